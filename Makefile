@@ -124,7 +124,7 @@ demo-cluster: build ## Run two engines on a broker, a client on each and a publi
 # ---- checks ----
 
 # What .ci/run tests beyond the library: benchmarks, the conformance suite, the runs of the tests themselves.
-TOOLS := $(wildcard tests/test_bench*.py) tests/test_conformance.py tests/test_retry_failed.py tests/test_worker_crashes.py
+TOOLS := $(wildcard tests/bench/test_*.py) tests/test_conformance.py tests/test_retry_failed.py tests/test_worker_crashes.py
 
 .PHONY: test
 test: ## Run the tests of the library on one interpreter, in the default matrix: at most ten minutes, builds included

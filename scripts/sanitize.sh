@@ -86,8 +86,8 @@ python_tests=(
     tests/asyncio/test_client_tasks.py tests/asyncio/test_client_types.py tests/asyncio/test_client_waiter.py
     tests/asyncio/test_client_zero_copy.py tests/asyncio/test_client_zero_copy_ending.py
     tests/asyncio/test_server.py tests/asyncio/test_server_broadcast.py tests/asyncio/test_server_cancellation.py
-    tests/test_engine.py tests/test_engine_batches.py tests/test_engine_handlers.py tests/test_engine_relay.py
-    tests/test_engine_routes.py tests/test_engine_sessions.py
+    tests/engine/test_engine.py tests/engine/test_batches.py tests/engine/test_handlers.py tests/engine/test_relay.py
+    tests/engine/test_routes.py tests/engine/test_sessions.py
 )
 
 address_python() {
@@ -111,7 +111,7 @@ address_python() {
         ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0:allocator_may_return_null=1 \
         LSAN_OPTIONS=suppressions=$here/leaks.txt:print_suppressions=0 \
         "$python" "$here/python_leaks.py" -q -p no:cacheprovider -p no:xdist --timeout 400 \
-        --deselect tests/test_engine_handlers.py::test_sigterm_while_it_starts "${@:-${python_tests[@]}}"
+        --deselect tests/engine/test_handlers.py::test_sigterm_while_it_starts "${@:-${python_tests[@]}}"
     echo "address python: $(($# ? $# : ${#python_tests[@]})) files of tests, no error, no leak"
 }
 

@@ -36,9 +36,9 @@ from interop.selection import select
 
 if sys.version_info < (3, 11) or importlib.util.find_spec("msgspec") is None:
     # These tests need both libraries.
-    collect_ignore_glob = ["test_bench*.py"]
+    collect_ignore_glob = ["bench/*"]
 
-pytest_plugins = ["interop.addresses", "interop.retry_failed", "interop.fixtures"]
+pytest_plugins = ["interop.addresses", "interop.coroutine_tests", "interop.retry_failed", "interop.fixtures"]
 
 PROXY_VARIABLES = ("all", "http", "https", "no", "socks", "ws", "wss")
 

@@ -8,14 +8,13 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import SETTINGS, Setting
 from interop.certificates import Certificates
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import Disconnected, Scripted, Wire
 from interop.servers import WebSocketsServer
 
 pytestmark = [
@@ -23,7 +22,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="no fork, or none that is safe"),
 ]
 
-Scripted = Callable[..., ScriptedServer]
 
 # For a whole script, with many children. Each child has a few seconds before the alarm.
 PATIENCE = 40.0

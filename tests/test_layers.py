@@ -425,7 +425,7 @@ USERS = sorted(
 
 TESTED_INSIDE = {
     "tests/campaigns/api/heads.py": {"_net.uri"},
-    "tests/test_cli_engine.py": {"cli._engine"},
+    "tests/cli/test_engine.py": {"cli._engine"},
     "tests/asyncio/test_client_codecs.py": {"_connection", "asyncio._connection"},
     "tests/asyncio/test_connect_routes.py": {"asyncio._opening"},
     "tests/asyncio/test_dial.py": {"_net.addresses", "asyncio._opening", "asyncio._sockets"},
@@ -445,9 +445,9 @@ TESTED_INSIDE = {
     "tests/sync/test_server_shutdown.py": {"_server.accept"},
     "tests/sync/test_server_failure_log.py": {"_server.log"},
     "tests/test_accepting.py": {"_server.accept"},
-    "tests/test_asgi_slow_application.py": {"asgi._after_close"},
-    "tests/test_asgi_requests.py": {"asgi._uvicorn"},
-    "tests/test_cli_renewal.py": {"cli._serve"},
+    "tests/asgi/test_slow_application.py": {"asgi._after_close"},
+    "tests/asgi/test_requests.py": {"asgi._uvicorn"},
+    "tests/cli/test_renewal.py": {"cli._serve"},
     "tests/asyncio/test_io_backends.py": {"_native"},
     "tests/test_cycles.py": {"_native"},
     "tests/test_client_options.py": {"_native", "_net.uri", "_options.client"},

@@ -1,6 +1,7 @@
 """Each test of this folder runs in several settings: event loops and I/O backends.
 
-``run`` runs a coroutine function on the loop of the setting, ``connect`` connects with its I/O backend.
+``run`` runs a coroutine function on the loop of the setting, and with it each test that is one. ``connect`` connects with
+the I/O backend of the setting.
 ``interop.matrix`` defines the settings of a test.
 """
 

@@ -10,16 +10,13 @@ import pytest
 
 from interop.asyncio_tools import soon, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import BINARY, TEXT, Close, Frame, binary, close, frame, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("ours")
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:
@@ -41,23 +38,19 @@ NUMBERS = b"".join(text(str(number)) for number in range(100))
 # recv_many
 
 
-def test_recv_many_returns_queued_messages(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_recv_many_returns_queued_messages(scripted: Scripted, connect: Connect) -> None:
     server = scripted(sending(NUMBERS))
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            received: list[Any] = []
-            while len(received) < 100:
-                batch = await ws.recv_many(30)
-                assert type(batch) is list
-                assert 1 <= len(batch) <= 30
-                received += batch
-            assert received == [str(number) for number in range(100)]
-
-    run(main)
+    async with connect(server.uri) as ws:
+        received: list[Any] = []
+        while len(received) < 100:
+            batch = await ws.recv_many(30)
+            assert type(batch) is list
+            assert 1 <= len(batch) <= 30
+            received += batch
+        assert received == [str(number) for number in range(100)]
 
 
-def test_recv_many_waits_for_the_first(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_recv_many_waits_for_the_first(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> None:
         wire.accept()
         server.pause()
@@ -65,93 +58,70 @@ def test_recv_many_waits_for_the_first(scripted: Scripted, run: Run, connect: Co
         wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            task = asyncio.ensure_future(ws.recv_many())
-            await asyncio.sleep(0.05)
-            assert not task.done()
-            server.release.set()
-            received = await task
-            assert received[0] == "0"
-            while len(received) < 100:
-                received += await ws.recv_many()
-            assert received == [str(number) for number in range(100)]
-
-    run(main)
+    async with connect(server.uri) as ws:
+        task = asyncio.ensure_future(ws.recv_many())
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        server.release.set()
+        received = await task
+        assert received[0] == "0"
+        while len(received) < 100:
+            received += await ws.recv_many()
+        assert received == [str(number) for number in range(100)]
 
 
-def test_recv_many_decode(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_recv_many_decode(scripted: Scripted, connect: Connect) -> None:
     server = scripted(sending(text("é") + binary(b"b")))
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            received: list[Any] = []
-            while len(received) < 2:
-                received += await ws.recv_many(decode=False)
-            assert received == ["é".encode(), b"b"]
-
-    run(main)
-
-
-def test_recv_many_delivers_messages_before_protocol_error(scripted: Scripted, run: Run, connect: Connect) -> None:
-    server = scripted(sending(text("a") + binary(b"b") + frame(3)))
-
-    async def main() -> None:
-        ws = await connect(server.uri)
+    async with connect(server.uri) as ws:
         received: list[Any] = []
-        with pytest.raises(exceptions.ConnectionClosedError):
-            while True:
-                received += await ws.recv_many(10)
-        assert received == ["a", b"b"]
-        await ws.close()
+        while len(received) < 2:
+            received += await ws.recv_many(decode=False)
+        assert received == ["é".encode(), b"b"]
 
-    run(main)
-    assert server.result[1].code == 1002
+
+async def test_recv_many_delivers_messages_before_protocol_error(scripted: Scripted, connect: Connect) -> None:
+    server = scripted(sending(text("a") + binary(b"b") + frame(3)))
+    ws = await connect(server.uri)
+    received: list[Any] = []
+    with pytest.raises(exceptions.ConnectionClosedError):
+        while True:
+            received += await ws.recv_many(10)
+    assert received == ["a", b"b"]
+    await ws.close()
+    assert (await server.wait_result())[1].code == 1002
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_recv_many_needs_a_positive_limit(server: WebSocketsServer, run: Run, connect: Connect, limit: int) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            with pytest.raises(ValueError, match="limit"):
-                await ws.recv_many(limit)
-
-    run(main)
+async def test_recv_many_needs_a_positive_limit(server: WebSocketsServer, connect: Connect, limit: int) -> None:
+    async with connect(server.uri) as ws:
+        with pytest.raises(ValueError, match="limit"):
+            await ws.recv_many(limit)
 
 
 # recv_nowait
 
 
-def test_recv_nowait(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_recv_nowait(scripted: Scripted, connect: Connect) -> None:
     server = scripted(sending(text("a") + text("b") + binary(b"c")))
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            assert await ws.recv() == "a"
-            assert ws.recv_nowait() == "b"
-            assert ws.recv_nowait(decode=True) == "c"
-            with pytest.raises(BlockingIOError):
-                ws.recv_nowait()
-
-    run(main)
+    async with connect(server.uri) as ws:
+        assert await ws.recv() == "a"
+        assert ws.recv_nowait() == "b"
+        assert ws.recv_nowait(decode=True) == "c"
+        with pytest.raises(BlockingIOError):
+            ws.recv_nowait()
 
 
-def test_recv_nowait_finds_new_messages(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_recv_nowait_finds_new_messages(server: WebSocketsServer, connect: Connect) -> None:
     """Messages are found without any call that waits for them."""
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            with pytest.raises(BlockingIOError):
-                ws.recv_nowait()
-            await ws.send("x")
-            await soon(lambda: ws.stats()["receive_queue_messages"])
-            assert ws.recv_nowait() == "x"
-
-    run(main)
+    async with connect(server.uri) as ws:
+        with pytest.raises(BlockingIOError):
+            ws.recv_nowait()
+        await ws.send("x")
+        await soon(lambda: ws.stats()["receive_queue_messages"])
+        assert ws.recv_nowait() == "x"
 
 
-def test_recv_nowait_does_not_overtake_waiting_task(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_recv_nowait_does_not_overtake_waiting_task(scripted: Scripted, connect: Connect) -> None:
     """A waiting task gets the message first; a message is never delivered twice."""
 
     def script(wire: Wire) -> Any:
@@ -161,137 +131,104 @@ def test_recv_nowait_does_not_overtake_waiting_task(scripted: Scripted, run: Run
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            waiting = asyncio.ensure_future(ws.recv())
-            await spin()
-            with pytest.raises(BlockingIOError):
-                ws.recv_nowait()
-            server.release.set()
-            assert await waiting == "a"
-            assert await ws.recv() == "b"
-
-    run(main)
-
-
-def test_recv_nowait_on_closed_connection(scripted: Scripted, run: Run, connect: Connect) -> None:
-    server = scripted(sending(text("a") + close(4000)))
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        await ws.wait_closed()
-        assert ws.recv_nowait() == "a"
-        with pytest.raises(exceptions.ConnectionClosedError):
+    async with connect(server.uri) as ws:
+        waiting = asyncio.ensure_future(ws.recv())
+        await spin()
+        with pytest.raises(BlockingIOError):
             ws.recv_nowait()
+        server.release.set()
+        assert await waiting == "a"
+        assert await ws.recv() == "b"
 
-    run(main)
+
+async def test_recv_nowait_on_closed_connection(scripted: Scripted, connect: Connect) -> None:
+    server = scripted(sending(text("a") + close(4000)))
+    ws = await connect(server.uri)
+    await ws.wait_closed()
+    assert ws.recv_nowait() == "a"
+    with pytest.raises(exceptions.ConnectionClosedError):
+        ws.recv_nowait()
 
 
 # send_many
 
 
 @pytest.mark.parametrize("make", [list, tuple, iter], ids=["list", "tuple", "iterator"])
-def test_send_many(scripted: Scripted, run: Run, connect: Connect, make: Callable[..., Any]) -> None:
+async def test_send_many(scripted: Scripted, connect: Connect, make: Callable[..., Any]) -> None:
     server = scripted(collect)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            await ws.send_many(make(["a", b"b", bytearray(b"c"), "é"]))
-            await ws.send_many([])
-
-    run(main)
+    async with connect(server.uri, compression=None) as ws:
+        await ws.send_many(make(["a", b"b", bytearray(b"c"), "é"]))
+        await ws.send_many([])
     expected = [Frame(TEXT, b"a"), Frame(BINARY, b"b"), Frame(BINARY, b"c"), Frame(TEXT, "é".encode())]
-    assert server.result == (expected, Close(1000))
+    assert await server.wait_result() == (expected, Close(1000))
 
 
-def test_send_many_to_a_real_server(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri + "/sink") as ws:
-            await ws.send_many([bytes(64)] * 20_000)
-            await ws.send("?")
-            assert await ws.recv() == str(64 * 20_000)
-
-    run(main)
+async def test_send_many_to_a_real_server(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri + "/sink") as ws:
+        await ws.send_many([bytes(64)] * 20_000)
+        await ws.send("?")
+        assert await ws.recv() == str(64 * 20_000)
 
 
-def test_send_many_wrong_type(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            for wrong in ("text", b"bytes"):  # one message, not many of one character
-                with pytest.raises(TypeError):
-                    await ws.send_many(wrong)
+async def test_send_many_wrong_type(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        for wrong in ("text", b"bytes"):  # one message, not many of one character
             with pytest.raises(TypeError):
-                await ws.send_many([1])
-            await ws.send("still open")
-            assert await ws.recv() == "still open"
+                await ws.send_many(wrong)
+        with pytest.raises(TypeError):
+            await ws.send_many([1])
+        await ws.send("still open")
+        assert await ws.recv() == "still open"
 
-    run(main)
 
-
-def test_send_many_sends_messages_before_invalid_one(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_send_many_sends_messages_before_invalid_one(scripted: Scripted, connect: Connect) -> None:
     """The messages before the invalid one are sent."""
     server = scripted(collect)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            with pytest.raises(TypeError):
-                await ws.send_many(["a", "b", None, "c"])
-            await ws.send("d")
-
-    run(main)
-    assert [frame.payload for frame in server.result[0]] == [b"a", b"b", b"d"]
+    async with connect(server.uri, compression=None) as ws:
+        with pytest.raises(TypeError):
+            await ws.send_many(["a", "b", None, "c"])
+        await ws.send("d")
+    assert [frame.payload for frame in (await server.wait_result())[0]] == [b"a", b"b", b"d"]
 
 
 # send_nowait, flush
 
 
-def test_send_nowait(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            for number in range(100):
-                assert ws.send_nowait(str(number)) is None
-            ws.send_nowait(b"binary", text=True)
-            assert [await ws.recv() for _ in range(100)] == [str(number) for number in range(100)]
-            assert await ws.recv() == "binary"
-
-    run(main)
+async def test_send_nowait(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        for number in range(100):
+            assert ws.send_nowait(str(number)) is None
+        ws.send_nowait(b"binary", text=True)
+        assert [await ws.recv() for _ in range(100)] == [str(number) for number in range(100)]
+        assert await ws.recv() == "binary"
 
 
 @pytest.mark.parametrize("message", [None, 1, ["a", "b"], {}], ids=repr)
-def test_send_nowait_wrong_type(server: WebSocketsServer, run: Run, connect: Connect, message: Any) -> None:
+async def test_send_nowait_wrong_type(server: WebSocketsServer, connect: Connect, message: Any) -> None:
     """``send_nowait`` takes one message: iterating may block."""
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            with pytest.raises(TypeError):
-                ws.send_nowait(message)
-            await ws.send("still open")
-            assert await ws.recv() == "still open"
-
-    run(main)
+    async with connect(server.uri) as ws:
+        with pytest.raises(TypeError):
+            ws.send_nowait(message)
+        await ws.send("still open")
+        assert await ws.recv() == "still open"
 
 
-def test_send_methods_keep_one_order(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_send_methods_keep_one_order(scripted: Scripted, connect: Connect) -> None:
     server = scripted(collect)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            await ws.send("0")
-            ws.send_nowait("1")
-            await ws.send_many(["2", "3"])
-            await ws.ping("4")
-            ws.send_nowait("5")
-            await ws.pong("6")
-            await ws.send("7")
-            await ws.flush()
-            ws.send_nowait("8")
-
-    run(main)
-    assert [frame.payload for frame in server.result[0]] == [b"%d" % number for number in range(9)]
+    async with connect(server.uri, compression=None) as ws:
+        await ws.send("0")
+        ws.send_nowait("1")
+        await ws.send_many(["2", "3"])
+        await ws.ping("4")
+        ws.send_nowait("5")
+        await ws.pong("6")
+        await ws.send("7")
+        await ws.flush()
+        ws.send_nowait("8")
+    assert [frame.payload for frame in (await server.wait_result())[0]] == [b"%d" % number for number in range(9)]
 
 
-def test_first_send_is_written_immediately(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_first_send_is_written_immediately(scripted: Scripted, connect: Connect) -> None:
     """The first send does not wait for the loop to turn."""
 
     def script(wire: Wire) -> Any:
@@ -302,18 +239,14 @@ def test_first_send_is_written_immediately(scripted: Scripted, run: Run, connect
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            await spin()
-            with within(3):
-                await ws.send("x")
-                server.wait_reached()
-
-    run(main)
+    async with connect(server.uri, compression=None) as ws:
+        await spin()
+        with within(3):
+            await ws.send("x")
+            server.wait_reached()
 
 
-def test_flush_writes_queued_messages(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_flush_writes_queued_messages(scripted: Scripted, connect: Connect) -> None:
     """All queued messages are with the system when flush returns."""
 
     def script(wire: Wire) -> Any:
@@ -324,22 +257,18 @@ def test_flush_writes_queued_messages(scripted: Scripted, run: Run, connect: Con
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            for number in range(100):
-                ws.send_nowait(str(number))
-            with within(3):
-                await ws.flush()
-                assert ws.stats()["send_queue_bytes"] == 0
-                server.wait_reached()
+    async with connect(server.uri, compression=None) as ws:
+        for number in range(100):
+            ws.send_nowait(str(number))
+        with within(3):
             await ws.flush()
+            assert ws.stats()["send_queue_bytes"] == 0
+            server.wait_reached()
+        await ws.flush()
+    assert await server.wait_result() == [b"%d" % number for number in range(100)]
 
-    run(main)
-    assert server.result == [b"%d" % number for number in range(100)]
 
-
-def test_queued_messages_are_written_at_end_of_iteration(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_queued_messages_are_written_at_end_of_iteration(scripted: Scripted, connect: Connect) -> None:
     """Queued messages leave without a flush and without any other call."""
 
     def script(wire: Wire) -> Any:
@@ -350,84 +279,69 @@ def test_queued_messages_are_written_at_end_of_iteration(scripted: Scripted, run
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            for number in range(100):
-                ws.send_nowait(str(number))
-            await soon(server.reached.is_set, 3)
-
-    run(main)
+    async with connect(server.uri, compression=None) as ws:
+        for number in range(100):
+            ws.send_nowait(str(number))
+        await soon(server.reached.is_set, 3)
 
 
 # stats
 
 
-def test_stats(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            before = ws.stats()
-            assert set(before.values()) == {0}
-            await ws.send("hello")
-            await ws.send_many([b"12", "é"])
-            assert [await ws.recv() for _ in range(3)] == ["hello", b"12", "é"]
-            await ws.flush()
-            assert ws.stats() == {
-                **before,
-                "messages_sent": 3,
-                "messages_received": 3,
-                "bytes_sent": 9,
-                "bytes_received": 9,
-            }
-
-    run(main)
+async def test_stats(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri, compression=None) as ws:
+        before = ws.stats()
+        assert set(before.values()) == {0}
+        await ws.send("hello")
+        await ws.send_many([b"12", "é"])
+        assert [await ws.recv() for _ in range(3)] == ["hello", b"12", "é"]
+        await ws.flush()
+        assert ws.stats() == {
+            **before,
+            "messages_sent": 3,
+            "messages_received": 3,
+            "bytes_sent": 9,
+            "bytes_received": 9,
+        }
 
 
-def test_stats_count_the_queue(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_stats_count_the_queue(scripted: Scripted, connect: Connect) -> None:
     server = scripted(sending(text("first") + b"".join(text("x" * 10) for _ in range(5))))
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            assert await ws.recv() == "first"
-            await soon(lambda: ws.stats()["receive_queue_messages"] == 5)
-            assert ws.stats()["receive_queue_bytes"] == 50
-            await ws.recv()
-            assert ws.stats()["receive_queue_messages"] == 4
-
-    run(main)
+    async with connect(server.uri) as ws:
+        assert await ws.recv() == "first"
+        await soon(lambda: ws.stats()["receive_queue_messages"] == 5)
+        assert ws.stats()["receive_queue_bytes"] == 50
+        await ws.recv()
+        assert ws.stats()["receive_queue_messages"] == 4
 
 
 @pytest.mark.wirespeed_only("yield_after is ours")
 @pytest.mark.parametrize(("options", "most"), [({}, 1024), ({"yield_after": 10}, 10), ({"yield_after": 1}, 1)])
-def test_long_batches_yield_to_other_tasks(
-    server: WebSocketsServer, run: Run, connect: Connect, options: Any, most: int
+async def test_long_batches_yield_to_other_tasks(
+    server: WebSocketsServer, connect: Connect, options: Any, most: int
 ) -> None:
     """A long iterable lets other tasks of the loop run."""
+    async with connect(server.uri, **options) as ws:
+        taken, longest = 0, 0
 
-    async def main() -> None:
-        async with connect(server.uri, **options) as ws:
-            taken, longest = 0, 0
+        def messages() -> Iterator[bytes]:
+            nonlocal taken
+            while taken < 4000:
+                taken += 1
+                yield b""
 
-            def messages() -> Iterator[bytes]:
-                nonlocal taken
-                while taken < 4000:
-                    taken += 1
-                    yield b""
+        async def watch() -> None:
+            nonlocal longest
+            while taken < 4000:
+                before = taken
+                await asyncio.sleep(0)
+                longest = max(longest, taken - before)
 
-            async def watch() -> None:
-                nonlocal longest
-                while taken < 4000:
-                    before = taken
-                    await asyncio.sleep(0)
-                    longest = max(longest, taken - before)
-
-            watching = asyncio.ensure_future(watch())
-            await asyncio.sleep(0)
-            await ws.send_many(messages())
-            await watching
-            assert 0 < longest <= most
-            received = 0
-            while received < 4000:
-                received += len(await ws.recv_many())
-
-    run(main)
+        watching = asyncio.ensure_future(watch())
+        await asyncio.sleep(0)
+        await ws.send_many(messages())
+        await watching
+        assert 0 < longest <= most
+        received = 0
+        while received < 4000:
+            received += len(await ws.recv_many())

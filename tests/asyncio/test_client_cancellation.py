@@ -11,17 +11,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled, soon, spin
+from interop.asyncio_tools import Run, cancelled, soon, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.faults import DEFLATE
 from interop.frames import CONT, PING, PONG, Close, Frame, binary, close, deflate, frame, ping, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 since_311 = pytest.mark.skipif(sys.version_info < (3, 11), reason="new in Python 3.11")
 
@@ -43,77 +40,62 @@ RECEIVING: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("call", RECEIVING.values(), ids=RECEIVING)
-def test_recv(server: WebSocketsServer, run: Run, connect: Connect, call: Callable[[Any], Any]) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            for _ in range(3):
-                task = asyncio.ensure_future(call(ws))
-                await spin()
-                assert await cancelled(task)
-                await still_open(ws)
-
-    run(main)
-
-
-@pytest.mark.wirespeed_only("recv_many is ours")
-def test_recv_many(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            task = asyncio.ensure_future(ws.recv_many())
+async def test_recv(server: WebSocketsServer, connect: Connect, call: Callable[[Any], Any]) -> None:
+    async with connect(server.uri) as ws:
+        for _ in range(3):
+            task = asyncio.ensure_future(call(ws))
             await spin()
             assert await cancelled(task)
             await still_open(ws)
 
-    run(main)
+
+@pytest.mark.wirespeed_only("recv_many is ours")
+async def test_recv_many(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        task = asyncio.ensure_future(ws.recv_many())
+        await spin()
+        assert await cancelled(task)
+        await still_open(ws)
 
 
 @pytest.mark.parametrize("call", RECEIVING.values(), ids=RECEIVING)
-def test_recv_cancelled_before_first_step(
-    server: WebSocketsServer, run: Run, connect: Connect, call: Callable[[Any], Any]
+async def test_recv_cancelled_before_first_step(
+    server: WebSocketsServer, connect: Connect, call: Callable[[Any], Any]
 ) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            await ws.send("message")
+    async with connect(server.uri) as ws:
+        await ws.send("message")
 
-            async def receive() -> Any:
-                return await call(ws)
+        async def receive() -> Any:
+            return await call(ws)
 
-            task = asyncio.ensure_future(receive())
-            assert await cancelled(task)
-            assert await ws.recv() == "message"
-            await still_open(ws)
-
-    run(main)
+        task = asyncio.ensure_future(receive())
+        assert await cancelled(task)
+        assert await ws.recv() == "message"
+        await still_open(ws)
 
 
 @pytest.mark.parametrize("delay", [0, 0.0001, 0.001, 0.01])
-def test_wait_for(server: WebSocketsServer, run: Run, connect: Connect, delay: float) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            for _ in range(10):
-                with within(2), pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(ws.recv(), delay)
-            await still_open(ws)
-
-    run(main)
+async def test_wait_for(server: WebSocketsServer, connect: Connect, delay: float) -> None:
+    async with connect(server.uri) as ws:
+        for _ in range(10):
+            with within(2), pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(ws.recv(), delay)
+        await still_open(ws)
 
 
 @since_311
 @pytest.mark.parametrize("delay", [0, 0.0001, 0.001, 0.01])
-def test_timeout(server: WebSocketsServer, run: Run, connect: Connect, delay: float) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            for _ in range(10):
-                with within(2), pytest.raises(TimeoutError):
-                    async with asyncio.timeout(delay):  # type: ignore[attr-defined]
-                        await ws.recv()
-            await still_open(ws)
-
-    run(main)
+async def test_timeout(server: WebSocketsServer, connect: Connect, delay: float) -> None:
+    async with connect(server.uri) as ws:
+        for _ in range(10):
+            with within(2), pytest.raises(TimeoutError):
+                async with asyncio.timeout(delay):  # type: ignore[attr-defined]
+                    await ws.recv()
+        await still_open(ws)
 
 
 @since_311
-def test_timeout_around_iteration(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_timeout_around_iteration(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> None:
         wire.accept(then=text("a") + text("b"))
         server.pause()
@@ -122,39 +104,31 @@ def test_timeout_around_iteration(scripted: Scripted, run: Run, connect: Connect
         wire.send(close(1000))
 
     server = scripted(script)
-
-    async def main() -> None:
-        received = []
-        async with connect(server.uri) as ws:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):  # type: ignore[attr-defined]
-                    async for message in ws:
-                        received.append(message)
-            server.release.set()
-            async for message in ws:
-                received.append(message)
-                break
-        assert received == ["a", "b", "c"]
-
-    run(main)
+    received = []
+    async with connect(server.uri) as ws:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):  # type: ignore[attr-defined]
+                async for message in ws:
+                    received.append(message)
+        server.release.set()
+        async for message in ws:
+            received.append(message)
+            break
+    assert received == ["a", "b", "c"]
 
 
 @since_311
-def test_task_group(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_task_group(server: WebSocketsServer, connect: Connect) -> None:
     """One task fails; the receiving tasks are cancelled with it."""
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            with pytest.RaisesGroup(ZeroDivisionError):
-                async with asyncio.TaskGroup() as group:  # type: ignore[attr-defined]
-                    for _ in range(2):
-                        group.create_task(ws.wait_closed())
-                    group.create_task(ws.recv())
-                    await asyncio.sleep(0.02)
-                    raise ZeroDivisionError
-            await still_open(ws)
-
-    run(main)
+    async with connect(server.uri) as ws:
+        with pytest.RaisesGroup(ZeroDivisionError):
+            async with asyncio.TaskGroup() as group:  # type: ignore[attr-defined]
+                for _ in range(2):
+                    group.create_task(ws.wait_closed())
+                group.create_task(ws.recv())
+                await asyncio.sleep(0.02)
+                raise ZeroDivisionError
+        await still_open(ws)
 
 
 def in_steps(scripted: Scripted, pieces: list[bytes], *headers: str) -> ScriptedServer:
@@ -193,39 +167,31 @@ PIECES: dict[str, tuple[Any, list[bytes]]] = {
 
 
 @pytest.mark.parametrize(("message", "pieces"), PIECES.values(), ids=PIECES)
-def test_message_in_pieces(scripted: Scripted, run: Run, connect: Connect, message: Any, pieces: list[bytes]) -> None:
+async def test_message_in_pieces(scripted: Scripted, connect: Connect, message: Any, pieces: list[bytes]) -> None:
     """The message still arrives whole when a receive is cancelled after each piece."""
     server = in_steps(scripted, pieces)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            for _ in pieces[:-1]:
-                await ws.send("more")
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(ws.recv(), 0.05)
+    async with connect(server.uri, compression=None) as ws:
+        for _ in pieces[:-1]:
             await ws.send("more")
-            assert await ws.recv() == message
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(ws.recv(), 0.05)
+        await ws.send("more")
+        assert await ws.recv() == message
 
-    run(main)
 
-
-def test_compressed_message_in_pieces(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_compressed_message_in_pieces(scripted: Scripted, connect: Connect) -> None:
     data = text(deflate(MESSAGE.encode()), rsv=4)
     server = in_steps(scripted, [data[:3], data[3:5], data[5:]], DEFLATE)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            for _ in range(2):
-                await ws.send("more")
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(ws.recv(), 0.05)
+    async with connect(server.uri) as ws:
+        for _ in range(2):
             await ws.send("more")
-            assert await ws.recv() == MESSAGE
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(ws.recv(), 0.05)
+        await ws.send("more")
+        assert await ws.recv() == MESSAGE
 
-    run(main)
 
-
-def test_recv_while_the_message_arrives(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_recv_while_the_message_arrives(scripted: Scripted, connect: Connect) -> None:
     """The message is in the socket, and the task is cancelled in the same turn of the loop."""
 
     def script(wire: Wire) -> None:
@@ -242,21 +208,17 @@ def test_recv_while_the_message_arrives(scripted: Scripted, run: Run, connect: C
                 pass
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            for number in range(50):
-                task = asyncio.ensure_future(ws.recv())
-                await spin(1 + number % 3)
-                server.reached.clear()
-                await ws.send(str(number))
-                server.wait_reached()  # the loop does not turn meanwhile
-                task.cancel()
-                await asyncio.wait([task])
-                received = await ws.recv() if task.cancelled() else task.result()
-                assert received == str(number)
-
-    run(main)
+    async with connect(server.uri) as ws:
+        for number in range(50):
+            task = asyncio.ensure_future(ws.recv())
+            await spin(1 + number % 3)
+            server.reached.clear()
+            await ws.send(str(number))
+            server.wait_reached()  # the loop does not turn meanwhile
+            task.cancel()
+            await asyncio.wait([task])
+            received = await ws.recv() if task.cancelled() else task.result()
+            assert received == str(number)
 
 
 def counting(wire: Wire, count: int) -> None:
@@ -282,33 +244,29 @@ def counting(wire: Wire, count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_recv_cancelled_at_random(scripted: Scripted, run: Run, connect: Connect, seed: int) -> None:
+async def test_recv_cancelled_at_random(scripted: Scripted, connect: Connect, seed: int) -> None:
     """Every number arrives once and in order, however often the receiver is cancelled."""
     count = 2000
     server = scripted(lambda wire: counting(wire, count))
     choose = random.Random(seed)
-
-    async def main() -> None:
-        received: list[int] = []
-        async with connect(server.uri) as ws:
-            while len(received) < count:
-                task = asyncio.ensure_future(ws.recv())
-                for _ in range(choose.randrange(4)):
-                    await asyncio.sleep(0)
-                if choose.random() < 0.5:
-                    task.cancel()
-                try:
-                    received.append(int(await task))
-                except asyncio.CancelledError:
-                    continue
-        assert received == list(range(count))
-
-    run(main)
+    received: list[int] = []
+    async with connect(server.uri) as ws:
+        while len(received) < count:
+            task = asyncio.ensure_future(ws.recv())
+            for _ in range(choose.randrange(4)):
+                await asyncio.sleep(0)
+            if choose.random() < 0.5:
+                task.cancel()
+            try:
+                received.append(int(await task))
+            except asyncio.CancelledError:
+                continue
+    assert received == list(range(count))
 
 
 @pytest.mark.wirespeed_only("websockets allows one receiver")
 @pytest.mark.parametrize("seed", range(3))
-def test_receivers_cancelled_at_random(scripted: Scripted, run: Run, connect: Connect, seed: int) -> None:
+async def test_receivers_cancelled_at_random(scripted: Scripted, connect: Connect, seed: int) -> None:
     """Many tasks wait at once, some are cancelled: every number reaches one of them, and each sees them in order."""
     count = 2000
     server = scripted(lambda wire: counting(wire, count))
@@ -323,22 +281,19 @@ def test_receivers_cancelled_at_random(scripted: Scripted, run: Run, connect: Co
         except exceptions.ConnectionClosedOK:
             pass
 
-    async def main() -> None:
-        logs: list[list[int]] = []
-        tasks: list[asyncio.Task[None]] = []
-        async with connect(server.uri) as ws:
-            while sum(map(len, logs)) < count:
-                while len(tasks) < 5:
-                    logs.append([])
-                    tasks.append(asyncio.ensure_future(receive(ws, logs[-1])))
-                await asyncio.sleep(0)
-                if choose.random() < 0.5:
-                    await cancelled(tasks.pop(choose.randrange(len(tasks))))
-            await asyncio.gather(*tasks)
-        assert sorted(number for log in logs for number in log) == list(range(count))
-        assert all(log == sorted(log) for log in logs)
-
-    run(main)
+    logs: list[list[int]] = []
+    tasks: list[asyncio.Task[None]] = []
+    async with connect(server.uri) as ws:
+        while sum(map(len, logs)) < count:
+            while len(tasks) < 5:
+                logs.append([])
+                tasks.append(asyncio.ensure_future(receive(ws, logs[-1])))
+            await asyncio.sleep(0)
+            if choose.random() < 0.5:
+                await cancelled(tasks.pop(choose.randrange(len(tasks))))
+        await asyncio.gather(*tasks)
+    assert sorted(number for log in logs for number in log) == list(range(count))
+    assert all(log == sorted(log) for log in logs)
 
 
 # send, flush
@@ -386,20 +341,16 @@ def test_send(stalled_server: ScriptedServer, run: Run, connect: Connect) -> Non
     assert set(sent) <= set(arrived)
 
 
-def test_send_cancelled_before_first_step(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_send_cancelled_before_first_step(scripted: Scripted, connect: Connect) -> None:
     server = scripted(lambda wire: (wire.accept(), wire.read_until_close())[1])
+    async with connect(server.uri, compression=None) as ws:
 
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
+        async def send() -> None:
+            await ws.send("never")
 
-            async def send() -> None:
-                await ws.send("never")
-
-            assert await cancelled(asyncio.ensure_future(send()))
-            await ws.send("sent")
-
-    run(main)
-    assert [frame.payload for frame in server.result[0]] == [b"sent"]
+        assert await cancelled(asyncio.ensure_future(send()))
+        await ws.send("sent")
+    assert [frame.payload for frame in (await server.wait_result())[0]] == [b"sent"]
 
 
 @pytest.mark.wirespeed_only("ours")
@@ -487,7 +438,7 @@ def test_senders_cancelled_at_random(scripted: Scripted, run: Run, connect: Conn
 # ping, close, wait_closed
 
 
-def test_wait_for_pong(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_wait_for_pong(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept()
         pings = [wire.read_frame(), wire.read_frame()]
@@ -495,37 +446,30 @@ def test_wait_for_pong(scripted: Scripted, run: Run, connect: Connect) -> None:
         return pings, *wire.read_until_close()
 
     server = scripted(script)
+    async with connect(server.uri) as ws:
 
-    async def main() -> None:
-        async with connect(server.uri) as ws:
+        async def wait() -> float:
+            latency: float = await (await ws.ping("first"))
+            return latency
 
-            async def wait() -> float:
-                latency: float = await (await ws.ping("first"))
-                return latency
-
-            task = asyncio.ensure_future(wait())
-            await spin()
-            assert await cancelled(task)
-            await (await ws.ping("second"))
-
-    run(main)
-    assert server.result == ([Frame(PING, b"first"), Frame(PING, b"second")], [], Close(1000))
+        task = asyncio.ensure_future(wait())
+        await spin()
+        assert await cancelled(task)
+        await (await ws.ping("second"))
+    assert await server.wait_result() == ([Frame(PING, b"first"), Frame(PING, b"second")], [], Close(1000))
 
 
-def test_wait_closed(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            tasks = [asyncio.ensure_future(ws.wait_closed()) for _ in range(3)]
-            await spin()
-            assert await cancelled(tasks[1])
-            await still_open(ws)
-            assert not tasks[0].done()
-        await asyncio.gather(tasks[0], tasks[2])
-
-    run(main)
+async def test_wait_closed(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        tasks = [asyncio.ensure_future(ws.wait_closed()) for _ in range(3)]
+        await spin()
+        assert await cancelled(tasks[1])
+        await still_open(ws)
+        assert not tasks[0].done()
+    await asyncio.gather(tasks[0], tasks[2])
 
 
-def test_close_is_not_undone(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_close_is_not_undone(scripted: Scripted, connect: Connect) -> None:
     """Nothing can be sent after a cancelled close; further messages of the server can be received."""
 
     def script(wire: Wire) -> Any:
@@ -537,84 +481,72 @@ def test_close_is_not_undone(scripted: Scripted, run: Run, connect: Connect) -> 
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        task = asyncio.ensure_future(ws.close())
-        await soon(server.reached.is_set)
-        assert await cancelled(task)
-        assert ws.state.name == "CLOSING"
-        sending = asyncio.ensure_future(ws.send("x"))
-        await spin()
-        server.release.set()
-        with within(3), pytest.raises(exceptions.ConnectionClosedOK):
-            await sending
-        await ws.wait_closed()
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    ws = await connect(server.uri)
+    task = asyncio.ensure_future(ws.close())
+    await soon(server.reached.is_set)
+    assert await cancelled(task)
+    assert ws.state.name == "CLOSING"
+    sending = asyncio.ensure_future(ws.send("x"))
+    await spin()
+    server.release.set()
+    with within(3), pytest.raises(exceptions.ConnectionClosedOK):
+        await sending
+    await ws.wait_closed()
+    assert await server.wait_result() == ([], Close(1000))
 
 
-def test_all_operations_cancelled_at_once(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_all_operations_cancelled_at_once(server: WebSocketsServer, connect: Connect) -> None:
     """A connection closes cleanly after cancellation in the middle of all its operations."""
     choose = random.Random(11)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            tasks: set[asyncio.Future[Any]] = set()
-            receiver = None
-            for number in range(500):
-                call = choose.choice(["send", "ping", "wait_closed", "recv", "cancel", "turn"])
-                if call == "send":
-                    tasks.add(asyncio.ensure_future(ws.send(bytes(number * 10))))
-                elif call == "ping":
-                    tasks.add(asyncio.ensure_future(ws.ping()))
-                elif call == "wait_closed":
-                    tasks.add(asyncio.ensure_future(ws.wait_closed()))
-                elif call == "recv" and (receiver is None or receiver.done()):
-                    receiver = asyncio.ensure_future(ws.recv())
-                    tasks.add(receiver)
-                elif call == "cancel" and tasks:
-                    choose.choice(sorted(tasks, key=id)).cancel()
-                else:
-                    await asyncio.sleep(0)
-                tasks = {task for task in tasks if not task.done()}
-            if receiver is not None:
-                receiver.cancel()
-                await asyncio.wait([receiver])
-            await ws.send("last")
-            while await ws.recv() != "last":
-                pass
-        assert ws.close_code == 1000
-        await asyncio.wait(tasks)
-        assert not any(task.exception() for task in tasks if not task.cancelled())
-
-    run(main)
+    async with connect(server.uri, compression=None) as ws:
+        tasks: set[asyncio.Future[Any]] = set()
+        receiver = None
+        for number in range(500):
+            call = choose.choice(["send", "ping", "wait_closed", "recv", "cancel", "turn"])
+            if call == "send":
+                tasks.add(asyncio.ensure_future(ws.send(bytes(number * 10))))
+            elif call == "ping":
+                tasks.add(asyncio.ensure_future(ws.ping()))
+            elif call == "wait_closed":
+                tasks.add(asyncio.ensure_future(ws.wait_closed()))
+            elif call == "recv" and (receiver is None or receiver.done()):
+                receiver = asyncio.ensure_future(ws.recv())
+                tasks.add(receiver)
+            elif call == "cancel" and tasks:
+                choose.choice(sorted(tasks, key=id)).cancel()
+            else:
+                await asyncio.sleep(0)
+            tasks = {task for task in tasks if not task.done()}
+        if receiver is not None:
+            receiver.cancel()
+            await asyncio.wait([receiver])
+        await ws.send("last")
+        while await ws.recv() != "last":
+            pass
+    assert ws.close_code == 1000
+    await asyncio.wait(tasks)
+    assert not any(task.exception() for task in tasks if not task.cancelled())
 
 
 @pytest.mark.wirespeed_only("send_many is ours")
-def test_send_many_of_an_asynchronous_iterable(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
+async def test_send_many_of_an_asynchronous_iterable(stalled_server: ScriptedServer, connect: Connect) -> None:
     """No item is taken from the iterable before there is room for it."""
+    async with connect(stalled_server.uri, compression=None, write_limit=1) as ws:
+        taken: list[str] = []
 
-    async def main() -> None:
-        async with connect(stalled_server.uri, compression=None, write_limit=1) as ws:
-            taken: list[str] = []
+        async def messages() -> AsyncIterator[str]:
+            for number in range(3):
+                taken.append(str(number))
+                yield taken[-1]
 
-            async def messages() -> AsyncIterator[str]:
-                for number in range(3):
-                    taken.append(str(number))
-                    yield taken[-1]
-
-            filling = asyncio.ensure_future(ws.send(bytes(16 << 20)))
-            await spin(20)
-            task = asyncio.ensure_future(ws.send_many(messages()))
-            await spin(20)
-            assert await cancelled(task)
-            assert taken == []
-            stalled_server.release.set()
-            await filling
-
-    run(main)
+        filling = asyncio.ensure_future(ws.send(bytes(16 << 20)))
+        await spin(20)
+        task = asyncio.ensure_future(ws.send_many(messages()))
+        await spin(20)
+        assert await cancelled(task)
+        assert taken == []
+        stalled_server.release.set()
+        await filling
 
 
 # Several tasks with assigned messages
@@ -627,8 +559,8 @@ BEFORE = ("0", "1", "2a2b", "3", "4")
 @pytest.mark.parametrize("turns", range(7))
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("debug", [True, False])
-def test_cancelled_tasks_return_assigned_messages(
-    scripted: Scripted, run: Run, connect: Connect, turns: int, first: int, debug: bool
+async def test_cancelled_tasks_return_assigned_messages(
+    scripted: Scripted, connect: Connect, turns: int, first: int, debug: bool
 ) -> None:
     """In debug mode the loop resumes tasks later, and they may be cancelled before that. Each assigned message then
     goes back to its position, and never into the middle of another. From ``first`` on, one task receives in fragments
@@ -649,22 +581,19 @@ def test_cancelled_tasks_return_assigned_messages(
     async def whole(ws: Any) -> str:
         return "".join([piece async for piece in ws.recv_streaming()])
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_debug(debug)
-        async with connect(server.uri) as ws:
-            tasks = [asyncio.ensure_future(whole(ws) if at == first else ws.recv()) for at in range(3)]
-            await spin()
-            server.release.set()
-            assert sent.wait(5)
-            await spin(turns)
-            given_up = [task for at, task in enumerate(tasks) if at != first]
-            for task in given_up:
-                task.cancel()
-            with within(5):
-                await asyncio.wait(tasks)
-                received = [task.result() for task in tasks if not task.cancelled()]
-                rest = [await ws.recv() for _ in range(len(BEFORE) - len(received))]
-            assert sorted(received + rest) == list(BEFORE)
-            assert rest == sorted(rest)
-
-    run(main)
+    asyncio.get_running_loop().set_debug(debug)
+    async with connect(server.uri) as ws:
+        tasks = [asyncio.ensure_future(whole(ws) if at == first else ws.recv()) for at in range(3)]
+        await spin()
+        server.release.set()
+        assert sent.wait(5)
+        await spin(turns)
+        given_up = [task for at, task in enumerate(tasks) if at != first]
+        for task in given_up:
+            task.cancel()
+        with within(5):
+            await asyncio.wait(tasks)
+            received = [task.result() for task in tasks if not task.cancelled()]
+            rest = [await ws.recv() for _ in range(len(BEFORE) - len(received))]
+        assert sorted(received + rest) == list(BEFORE)
+        assert rest == sorted(rest)

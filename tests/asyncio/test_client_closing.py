@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.checks import as_close, no_leaks, within
+from interop.connecting import Connect
 from interop.frames import CONT, PONG, Close, Frame, close, frame, ping, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def reply_to_close(wire: Wire) -> tuple[list[Frame], Close | None]:
@@ -31,80 +28,58 @@ def reply_to_close(wire: Wire) -> tuple[list[Frame], Close | None]:
 # By the client
 
 
-def test_close(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_close(scripted: Scripted, connect: Connect) -> None:
     server = scripted(reply_to_close)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        await ws.close()
-        assert (ws.close_code, ws.close_reason) == (1000, "")
-        assert ws.state.name == "CLOSED"
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    ws = await connect(server.uri)
+    await ws.close()
+    assert (ws.close_code, ws.close_reason) == (1000, "")
+    assert ws.state.name == "CLOSED"
+    assert await server.wait_result() == ([], Close(1000))
 
 
 @pytest.mark.parametrize(
     ("code", "reason"),
     [(1000, "bye"), (1001, ""), (1003, "é" * 61), (1008, ""), (1011, "x" * 123), (3000, "library"), (4999, "mine")],
 )
-def test_close_with_code_and_reason(scripted: Scripted, run: Run, connect: Connect, code: int, reason: str) -> None:
+async def test_close_with_code_and_reason(scripted: Scripted, connect: Connect, code: int, reason: str) -> None:
     server = scripted(reply_to_close)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        await ws.close(code, reason)
-        assert (ws.close_code, ws.close_reason) == (code, reason)
-
-    run(main)
-    assert server.result == ([], Close(code, reason))
+    ws = await connect(server.uri)
+    await ws.close(code, reason)
+    assert (ws.close_code, ws.close_reason) == (code, reason)
+    assert await server.wait_result() == ([], Close(code, reason))
 
 
-def test_close_by_keyword(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_close_by_keyword(scripted: Scripted, connect: Connect) -> None:
     server = scripted(reply_to_close)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        await ws.close(code=1001, reason="moving")
-
-    run(main)
-    assert server.result == ([], Close(1001, "moving"))
+    ws = await connect(server.uri)
+    await ws.close(code=1001, reason="moving")
+    assert await server.wait_result() == ([], Close(1001, "moving"))
 
 
-def test_close_is_idempotent(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_close_is_idempotent(scripted: Scripted, connect: Connect) -> None:
     server = scripted(reply_to_close)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        await ws.close(1001)
-        await ws.close(1000)
-        assert ws.close_code == 1001
-
-    run(main)
-    assert server.result == ([], Close(1001))
+    ws = await connect(server.uri)
+    await ws.close(1001)
+    await ws.close(1000)
+    assert ws.close_code == 1001
+    assert await server.wait_result() == ([], Close(1001))
 
 
 @pytest.mark.parametrize("code", [0, 999, 1004, 1006, 1015, 2000, 5000, 70000, -1])
-def test_close_with_bad_code(server: WebSocketsServer, run: Run, connect: Connect, code: int) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            with pytest.raises((exceptions.ProtocolError, ValueError)):
-                await ws.close(code)
-            await ws.send("still open")
-            assert await ws.recv() == "still open"
-
-    run(main)
+async def test_close_with_bad_code(server: WebSocketsServer, connect: Connect, code: int) -> None:
+    async with connect(server.uri) as ws:
+        with pytest.raises((exceptions.ProtocolError, ValueError)):
+            await ws.close(code)
+        await ws.send("still open")
+        assert await ws.recv() == "still open"
 
 
-def test_close_with_long_reason(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            with pytest.raises((exceptions.ProtocolError, ValueError)):
-                await ws.close(1000, "x" * 124)
-            await ws.send("still open")
-            assert await ws.recv() == "still open"
-
-    run(main)
+async def test_close_with_long_reason(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        with pytest.raises((exceptions.ProtocolError, ValueError)):
+            await ws.close(1000, "x" * 124)
+        await ws.send("still open")
+        assert await ws.recv() == "still open"
 
 
 @pytest.mark.parametrize(("exception", "code"), [(None, 1000), (ZeroDivisionError, 1011)], ids=["quiet", "exception"])
@@ -127,59 +102,49 @@ def test_context_manager_closes(
     assert server.result[1] == Close(code)
 
 
-def test_calls_after_close(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        ws = await connect(server.uri)
-        await ws.close()
-        for call in (ws.recv, lambda: ws.send("x"), ws.ping, ws.pong, lambda: ws.send(["a", "b"])):
-            with pytest.raises(exceptions.ConnectionClosedOK) as raised:
-                await call()
-            assert as_close(raised.value.sent) == as_close(raised.value.rcvd) == Close(1000)
-            assert raised.value.rcvd_then_sent is False
-        assert str(raised.value) == "sent 1000 (OK); then received 1000 (OK)"
-        assert [message async for message in ws] == []
-        await ws.wait_closed()
-
-    run(main)
+async def test_calls_after_close(server: WebSocketsServer, connect: Connect) -> None:
+    ws = await connect(server.uri)
+    await ws.close()
+    for call in (ws.recv, lambda: ws.send("x"), ws.ping, ws.pong, lambda: ws.send(["a", "b"])):
+        with pytest.raises(exceptions.ConnectionClosedOK) as raised:
+            await call()
+        assert as_close(raised.value.sent) == as_close(raised.value.rcvd) == Close(1000)
+        assert raised.value.rcvd_then_sent is False
+    assert str(raised.value) == "sent 1000 (OK); then received 1000 (OK)"
+    assert [message async for message in ws] == []
+    await ws.wait_closed()
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_more_calls_after_close(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        ws = await connect(server.uri)
-        await ws.close()
-        for call in (ws.recv_many, lambda: ws.send_many(["a"]), ws.flush):
-            with pytest.raises(exceptions.ConnectionClosedOK):
-                await call()
-        for now in (ws.recv_nowait, lambda: ws.send_nowait("x")):
-            with pytest.raises(exceptions.ConnectionClosedOK):
-                now()
-        ws.abort()
-        assert ws.fileno() == -1
-
-    run(main)
+async def test_more_calls_after_close(server: WebSocketsServer, connect: Connect) -> None:
+    ws = await connect(server.uri)
+    await ws.close()
+    for call in (ws.recv_many, lambda: ws.send_many(["a"]), ws.flush):
+        with pytest.raises(exceptions.ConnectionClosedOK):
+            await call()
+    for now in (ws.recv_nowait, lambda: ws.send_nowait("x")):
+        with pytest.raises(exceptions.ConnectionClosedOK):
+            now()
+    ws.abort()
+    assert ws.fileno() == -1
 
 
-def test_messages_received_before_close_are_delivered_after_it(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_messages_received_before_close_are_delivered_after_it(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> None:
         wire.accept(then=text("first") + text("second"))
         wire.read_until_close()
         wire.send(close(1000))
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        assert await ws.recv() == "first"
-        await ws.close()
-        assert await ws.recv() == "second"
-        with pytest.raises(exceptions.ConnectionClosedOK):
-            await ws.recv()
-
-    run(main)
+    ws = await connect(server.uri)
+    assert await ws.recv() == "first"
+    await ws.close()
+    assert await ws.recv() == "second"
+    with pytest.raises(exceptions.ConnectionClosedOK):
+        await ws.recv()
 
 
-def test_message_crossing_the_close_frame(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_message_crossing_the_close_frame(scripted: Scripted, connect: Connect) -> None:
     """Messages that the server sent before it saw our close frame do not disturb the closing handshake."""
 
     def script(wire: Wire) -> Any:
@@ -189,14 +154,10 @@ def test_message_crossing_the_close_frame(scripted: Scripted, run: Run, connect:
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        await ws.close()
-        assert ws.close_code == 1000
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    ws = await connect(server.uri)
+    await ws.close()
+    assert ws.close_code == 1000
+    assert await server.wait_result() == ([], Close(1000))
 
 
 # By the server
@@ -217,93 +178,76 @@ def test_message_crossing_the_close_frame(scripted: Scripted, run: Run, connect:
         (4999, "", False),
     ],
 )
-def test_closed_by_the_server(scripted: Scripted, run: Run, connect: Connect, code: int, reason: str, ok: bool) -> None:
+async def test_closed_by_the_server(scripted: Scripted, connect: Connect, code: int, reason: str, ok: bool) -> None:
     def script(wire: Wire) -> Any:
         wire.accept(then=text("last") + close(code, reason))
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        assert await ws.recv() == "last"
-        with pytest.raises(exceptions.ConnectionClosedOK if ok else exceptions.ConnectionClosedError) as raised:
-            await ws.recv()
-        assert as_close(raised.value.rcvd) == as_close(raised.value.sent) == Close(code, reason)
-        assert raised.value.rcvd_then_sent is True
-        assert (ws.close_code, ws.close_reason) == (code, reason)
-        await ws.close()
-
-    run(main)
-    assert server.result == ([], Close(code, reason))
+    ws = await connect(server.uri)
+    assert await ws.recv() == "last"
+    with pytest.raises(exceptions.ConnectionClosedOK if ok else exceptions.ConnectionClosedError) as raised:
+        await ws.recv()
+    assert as_close(raised.value.rcvd) == as_close(raised.value.sent) == Close(code, reason)
+    assert raised.value.rcvd_then_sent is True
+    assert (ws.close_code, ws.close_reason) == (code, reason)
+    await ws.close()
+    assert await server.wait_result() == ([], Close(code, reason))
 
 
-def test_closed_by_the_server_without_code(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_closed_by_the_server_without_code(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept(then=close())
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        with pytest.raises(exceptions.ConnectionClosedOK) as raised:
-            await ws.recv()
-        assert raised.value.rcvd is not None
-        assert raised.value.rcvd.code == 1005
-        assert (ws.close_code, ws.close_reason) == (1005, "")
-        await ws.close()
-
-    run(main)
-    assert server.result == ([], Close(1005)), "RFC 6455 section 5.5.1: the reply echoes, so it is empty too"
+    ws = await connect(server.uri)
+    with pytest.raises(exceptions.ConnectionClosedOK) as raised:
+        await ws.recv()
+    assert raised.value.rcvd is not None
+    assert raised.value.rcvd.code == 1005
+    assert (ws.close_code, ws.close_reason) == (1005, "")
+    await ws.close()
+    assert await server.wait_result() == ([], Close(1005)), (
+        "RFC 6455 section 5.5.1: the reply echoes, so it is empty too"
+    )
 
 
 @pytest.mark.parametrize("code", [1000, 1011, 4000])
-def test_closed_by_a_real_server(server: WebSocketsServer, run: Run, connect: Connect, code: int) -> None:
-    async def main() -> None:
-        ws = await connect(server.uri + f"/close?code={code}&reason=because")
-        with pytest.raises(exceptions.ConnectionClosed) as raised:
-            await ws.recv()
-        assert as_close(raised.value.rcvd) == Close(code, "because")
-        await ws.close()
-
-    run(main)
+async def test_closed_by_a_real_server(server: WebSocketsServer, connect: Connect, code: int) -> None:
+    ws = await connect(server.uri + f"/close?code={code}&reason=because")
+    with pytest.raises(exceptions.ConnectionClosed) as raised:
+        await ws.recv()
+    assert as_close(raised.value.rcvd) == Close(code, "because")
+    await ws.close()
 
 
-def test_closed_by_the_server_without_a_receiver(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_closed_by_the_server_without_a_receiver(scripted: Scripted, connect: Connect) -> None:
     """The close frame is answered, and the socket closed, without any call of the application."""
     server = scripted(lambda wire: (wire.accept(then=close(1001, "restart")), wire.read_until_close())[1])
-
-    async def main() -> None:
-        ws = await connect(server.uri, ping_interval=None)
-        with within(5):
-            await ws.wait_closed()
-        assert ws.state.name == "CLOSED"
-        assert (ws.close_code, ws.close_reason) == (1001, "restart")
-
-    run(main)
-    assert server.result == ([], Close(1001, "restart"))
+    ws = await connect(server.uri, ping_interval=None)
+    with within(5):
+        await ws.wait_closed()
+    assert ws.state.name == "CLOSED"
+    assert (ws.close_code, ws.close_reason) == (1001, "restart")
+    assert await server.wait_result() == ([], Close(1001, "restart"))
 
 
-def test_data_after_the_close_frame_is_ignored(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_data_after_the_close_frame_is_ignored(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept(then=close(1000) + text("too late") + ping(b"too late") + b"\xff\xff")
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        with pytest.raises(exceptions.ConnectionClosedOK):
-            await ws.recv()
-        await ws.close()
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    ws = await connect(server.uri)
+    with pytest.raises(exceptions.ConnectionClosedOK):
+        await ws.recv()
+    await ws.close()
+    assert await server.wait_result() == ([], Close(1000))
 
 
 @pytest.mark.websockets_differs("treats it as a protocol error: Autobahn 7.1.5")
-def test_close_frame_inside_a_fragmented_message(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_close_frame_inside_a_fragmented_message(scripted: Scripted, connect: Connect) -> None:
     """Section 5.4: a control frame may be injected in the middle of a fragmented message."""
 
     def script(wire: Wire) -> Any:
@@ -311,38 +255,30 @@ def test_close_frame_inside_a_fragmented_message(scripted: Scripted, run: Run, c
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        with pytest.raises(exceptions.ConnectionClosedOK):
-            await ws.recv()
-        await ws.close()
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    ws = await connect(server.uri)
+    with pytest.raises(exceptions.ConnectionClosedOK):
+        await ws.recv()
+    await ws.close()
+    assert await server.wait_result() == ([], Close(1000))
 
 
-def test_send_after_the_server_closed(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_send_after_the_server_closed(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept(then=close(1001, "restart"))
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        with pytest.raises(exceptions.ConnectionClosedOK):
-            await ws.recv()
-        with pytest.raises(exceptions.ConnectionClosedOK) as raised:
-            await ws.send("x")
-        assert as_close(raised.value.rcvd) == Close(1001, "restart")
-        await ws.close()
-
-    run(main)
-    assert server.result[0] == []
+    ws = await connect(server.uri)
+    with pytest.raises(exceptions.ConnectionClosedOK):
+        await ws.recv()
+    with pytest.raises(exceptions.ConnectionClosedOK) as raised:
+        await ws.send("x")
+    assert as_close(raised.value.rcvd) == Close(1001, "restart")
+    await ws.close()
+    assert (await server.wait_result())[0] == []
 
 
-def test_send_notices_the_close_frame_of_the_server(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_send_notices_the_close_frame_of_the_server(scripted: Scripted, connect: Connect) -> None:
     """An application that only sends gets an exception with the server's reason."""
 
     def script(wire: Wire) -> None:
@@ -350,20 +286,16 @@ def test_send_notices_the_close_frame_of_the_server(scripted: Scripted, run: Run
         wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri, close_timeout=5)
-        with pytest.raises(exceptions.ConnectionClosedError) as raised, within(8):
-            while True:
-                await ws.send(bytes(1000))
-                await asyncio.sleep(0)
-        assert as_close(raised.value.rcvd) == Close(1013, "try again later")
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri, close_timeout=5)
+    with pytest.raises(exceptions.ConnectionClosedError) as raised, within(8):
+        while True:
+            await ws.send(bytes(1000))
+            await asyncio.sleep(0)
+    assert as_close(raised.value.rcvd) == Close(1013, "try again later")
+    await ws.close()
 
 
-def test_both_close_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_both_close_at_once(scripted: Scripted, connect: Connect) -> None:
     """The server's close frame is on its way when the client sends its own."""
 
     def script(wire: Wire) -> Any:
@@ -374,40 +306,32 @@ def test_both_close_at_once(scripted: Scripted, run: Run, connect: Connect) -> N
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> Any:
-        ws = await connect(server.uri)
-        await ws.send("x")
-        server.wait_reached()  # the loop does not turn meanwhile
-        await ws.close(1000, "client")
-        assert ws.state.name == "CLOSED"
-        with pytest.raises(exceptions.ConnectionClosedOK) as raised:
-            await ws.recv()
-        assert as_close(raised.value.rcvd) == Close(1001, "server")
-        assert ws.close_code == 1001
-        return as_close(raised.value.sent)
-
+    ws = await connect(server.uri)
+    await ws.send("x")
+    server.wait_reached()  # the loop does not turn meanwhile
+    await ws.close(1000, "client")
+    assert ws.state.name == "CLOSED"
+    with pytest.raises(exceptions.ConnectionClosedOK) as raised:
+        await ws.recv()
+    assert as_close(raised.value.rcvd) == Close(1001, "server")
+    assert ws.close_code == 1001
+    sent = as_close(raised.value.sent)
     # The first frame decides; each order is a clean close.
-    sent = run(main)
-    assert server.result[1] == sent
+    assert (await server.wait_result())[1] == sent
     assert sent in (Close(1000, "client"), Close(1001, "server"))
 
 
-def test_pings_are_answered_before_the_close(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_pings_are_answered_before_the_close(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept(then=ping(b"a") + ping(b"b") + close(1000))
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        with pytest.raises(exceptions.ConnectionClosedOK):
-            await ws.recv()
-        await ws.close()
-
-    run(main)
-    assert server.result == ([Frame(PONG, b"a"), Frame(PONG, b"b")], Close(1000))
+    ws = await connect(server.uri)
+    with pytest.raises(exceptions.ConnectionClosedOK):
+        await ws.recv()
+    await ws.close()
+    assert await server.wait_result() == ([Frame(PONG, b"a"), Frame(PONG, b"b")], Close(1000))
 
 
 def test_socket_is_closed(run: Run, connect: Connect) -> None:
@@ -422,13 +346,9 @@ def test_socket_is_closed(run: Run, connect: Connect) -> None:
         run(lambda: main(server.uri))
 
 
-def test_close_without_close_timeout(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_close_without_close_timeout(scripted: Scripted, connect: Connect) -> None:
     server = scripted(reply_to_close)
-
-    async def main() -> None:
-        ws = await connect(server.uri, close_timeout=None)
-        with within(5):
-            await ws.close()
-        assert ws.close_code == 1000
-
-    run(main)
+    ws = await connect(server.uri, close_timeout=None)
+    with within(5):
+        await ws.close()
+    assert ws.close_code == 1000

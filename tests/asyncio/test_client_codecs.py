@@ -7,14 +7,14 @@ import dataclasses
 import datetime
 import json
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 
-from interop.asyncio_tools import cancelled, spin
+from interop.asyncio_tools import Run, cancelled, spin
+from interop.connecting import Connect
 from interop.frames import BINARY, TEXT, Close, Frame, binary, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 else:
     msgspec = pytest.importorskip("msgspec")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 VALUES = [None, True, 0, -1, 1.5, "", "é€😀", [], [1, [2, {"three": 3}]], {}, {"a": None, "b": [1, 2]}]
 
@@ -47,18 +44,15 @@ def codec(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_values(server: WebSocketsServer, run: Run, connect: Connect, codec: str) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            send, recv = calls(ws, codec)
-            for value in VALUES:
-                assert await send(value) is None
-                assert await recv() == value
-
-    run(main)
+async def test_values(server: WebSocketsServer, connect: Connect, codec: str) -> None:
+    async with connect(server.uri) as ws:
+        send, recv = calls(ws, codec)
+        for value in VALUES:
+            assert await send(value) is None
+            assert await recv() == value
 
 
-def test_typed(server: WebSocketsServer, run: Run, connect: Connect, codec: str) -> None:
+async def test_typed(server: WebSocketsServer, connect: Connect, codec: str) -> None:
     class Point(msgspec.Struct):
         x: int
         y: int = 0
@@ -70,20 +64,16 @@ def test_typed(server: WebSocketsServer, run: Run, connect: Connect, codec: str)
         ([Point(1, 2)] * 3, list[Point]),
         (when, datetime.datetime),
     ]
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            send, recv = calls(ws, codec)
-            for value, kind in cases:
-                await send(value)
-                assert await recv(type=kind) == value
-                await send(value)
-                assert await recv(kind) == value
-
-    run(main)
+    async with connect(server.uri) as ws:
+        send, recv = calls(ws, codec)
+        for value, kind in cases:
+            await send(value)
+            assert await recv(type=kind) == value
+            await send(value)
+            assert await recv(kind) == value
 
 
-def test_on_the_wire(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_on_the_wire(scripted: Scripted, connect: Connect) -> None:
     """JSON is text, as JavaScript wants it; MessagePack is binary."""
 
     def script(wire: Wire) -> Any:
@@ -91,39 +81,32 @@ def test_on_the_wire(scripted: Scripted, run: Run, connect: Connect) -> None:
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            await ws.send_json({"a": 1})
-            await ws.send_msgpack({"a": 1})
-            assert await ws.recv_json() == {"a": 1}
-            assert await ws.recv_json() == {"a": 2}
-            assert await ws.recv_msgpack() == {"a": 3}
-
-    run(main)
-    frames, on_the_wire = server.result
+    async with connect(server.uri, compression=None) as ws:
+        await ws.send_json({"a": 1})
+        await ws.send_msgpack({"a": 1})
+        assert await ws.recv_json() == {"a": 1}
+        assert await ws.recv_json() == {"a": 2}
+        assert await ws.recv_msgpack() == {"a": 3}
+    frames, on_the_wire = await server.wait_result()
     assert on_the_wire == Close(1000)
     assert [frame.opcode for frame in frames] == [TEXT, BINARY]
     assert json.loads(frames[0].payload) == {"a": 1}
     assert frames[1] == Frame(BINARY, b"\x81\xa1a\x01")
 
 
-def test_value_that_cannot_be_encoded(server: WebSocketsServer, run: Run, connect: Connect, codec: str) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            send, recv = calls(ws, codec)
-            with pytest.raises(TypeError):
-                await send(object())
-            await send("still open")
-            # No type that msgspec knows; the type is checked before the message arrives.
-            with pytest.raises(TypeError):
-                await recv(type={1: 2})
-            assert await recv() == "still open"
-
-    run(main)
+async def test_value_that_cannot_be_encoded(server: WebSocketsServer, connect: Connect, codec: str) -> None:
+    async with connect(server.uri) as ws:
+        send, recv = calls(ws, codec)
+        with pytest.raises(TypeError):
+            await send(object())
+        await send("still open")
+        # No type that msgspec knows; the type is checked before the message arrives.
+        with pytest.raises(TypeError):
+            await recv(type={1: 2})
+        assert await recv() == "still open"
 
 
-def test_message_that_cannot_be_decoded(scripted: Scripted, run: Run, connect: Connect, codec: str) -> None:
+async def test_message_that_cannot_be_decoded(scripted: Scripted, connect: Connect, codec: str) -> None:
     """Only this message fails; the next ones are received."""
     good = text('"good"') if codec == "json" else binary(b"\xa4good")
     bad = text("{") if codec == "json" else binary(b"\x92\x01")
@@ -133,45 +116,35 @@ def test_message_that_cannot_be_decoded(scripted: Scripted, run: Run, connect: C
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            _, recv = calls(ws, codec)
-            for _ in range(2):
-                with pytest.raises(msgspec.DecodeError):
-                    await recv()
-            with pytest.raises(msgspec.ValidationError):
-                await recv(type=int)
-            assert await recv(type=str) == "good"
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    async with connect(server.uri) as ws:
+        _, recv = calls(ws, codec)
+        for _ in range(2):
+            with pytest.raises(msgspec.DecodeError):
+                await recv()
+        with pytest.raises(msgspec.ValidationError):
+            await recv(type=int)
+        assert await recv(type=str) == "good"
+    assert await server.wait_result() == ([], Close(1000))
 
 
-def test_cancelled(server: WebSocketsServer, run: Run, connect: Connect, codec: str) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            send, recv = calls(ws, codec)
-            task = asyncio.ensure_future(recv())
-            await spin()
-            assert await cancelled(task)
-            await send([1])
-            assert await recv() == [1]
-
-    run(main)
-
-
-def test_closed(server: WebSocketsServer, run: Run, connect: Connect, codec: str) -> None:
-    async def main() -> None:
-        ws = await connect(server.uri)
-        await ws.close()
+async def test_cancelled(server: WebSocketsServer, connect: Connect, codec: str) -> None:
+    async with connect(server.uri) as ws:
         send, recv = calls(ws, codec)
-        with pytest.raises(exceptions.ConnectionClosedOK):
-            await send(1)
-        with pytest.raises(exceptions.ConnectionClosedOK):
-            await recv()
+        task = asyncio.ensure_future(recv())
+        await spin()
+        assert await cancelled(task)
+        await send([1])
+        assert await recv() == [1]
 
-    run(main)
+
+async def test_closed(server: WebSocketsServer, connect: Connect, codec: str) -> None:
+    ws = await connect(server.uri)
+    await ws.close()
+    send, recv = calls(ws, codec)
+    with pytest.raises(exceptions.ConnectionClosedOK):
+        await send(1)
+    with pytest.raises(exceptions.ConnectionClosedOK):
+        await recv()
 
 
 def test_without_msgspec(

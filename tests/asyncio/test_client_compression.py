@@ -14,15 +14,12 @@ from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
+from interop.connecting import Connect
 from interop.faults import DEFLATE
 from interop.frames import CONT, TEXT, Frame
-from interop.scripted import ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
+from interop.scripted import Scripted, Wire
+from interop.servers import Serving, WebSocketsServer
 
 # Compresses well, in more than one block and beyond every window.
 LONG = "".join(f"{number}: the quick brown fox jumps over the lazy dog\n" for number in range(5000))
@@ -60,91 +57,64 @@ async def talk(ws: Any) -> None:
 # Against another implementation
 
 
-def test_negotiated_by_default(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri + "/negotiated") as ws:
-            assert (await ws.recv()).startswith("permessage-deflate")
-            assert "permessage-deflate" in ws.request.headers["Sec-WebSocket-Extensions"]
-            assert ws.response.headers["Sec-WebSocket-Extensions"].startswith("permessage-deflate")
-
-    run(main)
+async def test_negotiated_by_default(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri + "/negotiated") as ws:
+        assert (await ws.recv()).startswith("permessage-deflate")
+        assert "permessage-deflate" in ws.request.headers["Sec-WebSocket-Extensions"]
+        assert ws.response.headers["Sec-WebSocket-Extensions"].startswith("permessage-deflate")
 
 
-def test_switched_off_by_the_client(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri + "/negotiated", compression=None) as ws:
-            assert await ws.recv() == ""
-            assert "Sec-WebSocket-Extensions" not in ws.request.headers
-
-    run(main)
+async def test_switched_off_by_the_client(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri + "/negotiated", compression=None) as ws:
+        assert await ws.recv() == ""
+        assert "Sec-WebSocket-Extensions" not in ws.request.headers
 
 
-def test_switched_off_by_the_server(serving: Serving, run: Run, connect: Connect) -> None:
+async def test_switched_off_by_the_server(serving: Serving, connect: Connect) -> None:
     server = serving(deflate=False)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            assert "Sec-WebSocket-Extensions" not in ws.response.headers
-            await talk(ws)
-
-    run(main)
+    async with connect(server.uri) as ws:
+        assert "Sec-WebSocket-Extensions" not in ws.response.headers
+        await talk(ws)
 
 
-def test_default(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri, max_size=None) as ws:
-            await talk(ws)
-
-    run(main)
+async def test_default(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri, max_size=None) as ws:
+        await talk(ws)
 
 
 @pytest.mark.parametrize(("server_resets", "client_resets"), list(itertools.product([False, True], repeat=2)))
-def test_context_takeover(
-    serving: Serving, run: Run, connect: Connect, server_resets: bool, client_resets: bool
-) -> None:
+async def test_context_takeover(serving: Serving, connect: Connect, server_resets: bool, client_resets: bool) -> None:
     server = serving(deflate={"server_no_context_takeover": server_resets, "client_no_context_takeover": client_resets})
-
-    async def main() -> None:
-        async with connect(server.uri, max_size=None) as ws:
-            accepted = ws.response.headers["Sec-WebSocket-Extensions"]
-            assert ("server_no_context_takeover" in accepted) == server_resets
-            assert ("client_no_context_takeover" in accepted) == client_resets
-            await talk(ws)
-
-    run(main)
+    async with connect(server.uri, max_size=None) as ws:
+        accepted = ws.response.headers["Sec-WebSocket-Extensions"]
+        assert ("server_no_context_takeover" in accepted) == server_resets
+        assert ("client_no_context_takeover" in accepted) == client_resets
+        await talk(ws)
 
 
 @pytest.mark.parametrize("bits", [9, 12, 15])
-def test_windows(serving: Serving, run: Run, connect: Connect, bits: int) -> None:
+async def test_windows(serving: Serving, connect: Connect, bits: int) -> None:
     server = serving(deflate={"server_max_window_bits": bits, "client_max_window_bits": bits})
-
-    async def main() -> None:
-        async with connect(server.uri, max_size=None) as ws:
-            assert f"client_max_window_bits={bits}" in ws.response.headers["Sec-WebSocket-Extensions"]
-            await talk(ws)
-
-    run(main)
+    async with connect(server.uri, max_size=None) as ws:
+        assert f"client_max_window_bits={bits}" in ws.response.headers["Sec-WebSocket-Extensions"]
+        await talk(ws)
 
 
-def test_many_senders(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_many_senders(server: WebSocketsServer, connect: Connect) -> None:
     """Messages of all tasks go through one window, in the order in which they are sent."""
+    async with connect(server.uri, max_size=None) as ws:
 
-    async def main() -> None:
-        async with connect(server.uri, max_size=None) as ws:
+        async def send(sender: int) -> None:
+            for number in range(30):
+                await ws.send(f"{sender}:{number}:" + LONG[number * 10 : number * 300])
+                await asyncio.sleep(0)
 
-            async def send(sender: int) -> None:
-                for number in range(30):
-                    await ws.send(f"{sender}:{number}:" + LONG[number * 10 : number * 300])
-                    await asyncio.sleep(0)
-
-            tasks = [asyncio.ensure_future(send(sender)) for sender in range(8)]
-            received = sorted([await ws.recv() for _ in range(240)])
-            await asyncio.gather(*tasks)
-            assert received == sorted(
-                f"{sender}:{number}:" + LONG[number * 10 : number * 300] for sender in range(8) for number in range(30)
-            )
-
-    run(main)
+        tasks = [asyncio.ensure_future(send(sender)) for sender in range(8)]
+        received = sorted([await ws.recv() for _ in range(240)])
+        await asyncio.gather(*tasks)
+        assert received == sorted(
+            f"{sender}:{number}:" + LONG[number * 10 : number * 300] for sender in range(8) for number in range(30)
+        )
 
 
 # On the wire
@@ -165,15 +135,11 @@ def inflate(frame: Frame, bits: int = 15) -> bytes:
     return zlib.decompressobj(-bits).decompress(frame.payload + b"\x00\x00\xff\xff")
 
 
-def test_compressed_on_the_wire(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_compressed_on_the_wire(scripted: Scripted, connect: Connect) -> None:
     server = scripted(collecting())
-
-    async def main() -> None:
-        async with connect(server.uri, close_timeout=1) as ws:
-            await ws.send(LONG)
-
-    run(main)
-    (frame,) = server.result
+    async with connect(server.uri, close_timeout=1) as ws:
+        await ws.send(LONG)
+    (frame,) = await server.wait_result()
     assert (frame.opcode, frame.rsv, frame.fin) == (TEXT, RSV1, True)
     assert len(frame.payload) < len(LONG) / 5
     assert not frame.payload.endswith(b"\x00\x00\xff\xff"), "RFC 7692 section 7.2.1 removes the tail"
@@ -203,55 +169,40 @@ def test_context_is_taken_over(scripted: Scripted, run: Run, connect: Connect) -
     assert second == first
 
 
-def test_fragments_are_compressed_as_one_message(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_fragments_are_compressed_as_one_message(scripted: Scripted, connect: Connect) -> None:
     """Section 6.1: the bit is on the first frame only, and the payloads joined are one compressed message."""
     server = scripted(collecting())
-
-    async def main() -> None:
-        async with connect(server.uri, close_timeout=1) as ws:
-            await ws.send([LONG[:100_000], LONG[100_000:]])
-
-    run(main)
-    frames = server.result
+    async with connect(server.uri, close_timeout=1) as ws:
+        await ws.send([LONG[:100_000], LONG[100_000:]])
+    frames = await server.wait_result()
     assert [frame.opcode for frame in frames] == [TEXT] + [CONT] * (len(frames) - 1)
     assert [frame.rsv for frame in frames] == [RSV1] + [0] * (len(frames) - 1)
     whole = Frame(TEXT, b"".join(frame.payload for frame in frames))
     assert inflate(whole) == LONG.encode()
 
 
-def test_control_frames_are_not_compressed(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_control_frames_are_not_compressed(scripted: Scripted, connect: Connect) -> None:
     server = scripted(collecting())
-
-    async def main() -> None:
-        async with connect(server.uri, close_timeout=1) as ws:
-            await ws.pong("a" * 100)
-
-    run(main)
-    assert [(frame.rsv, frame.payload) for frame in server.result] == [(0, b"a" * 100)]
+    async with connect(server.uri, close_timeout=1) as ws:
+        await ws.pong("a" * 100)
+    assert [(frame.rsv, frame.payload) for frame in await server.wait_result()] == [(0, b"a" * 100)]
 
 
 @pytest.mark.wirespeed_only("the option is ours")
-def test_one_message_uncompressed(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_one_message_uncompressed(scripted: Scripted, connect: Connect) -> None:
     server = scripted(collecting())
-
-    async def main() -> None:
-        async with connect(server.uri, close_timeout=1) as ws:
-            await ws.send(LONG, compress=False)
-            await ws.send(LONG)
-            ws.send_nowait(LONG, compress=False)
-            await ws.send_many([LONG], compress=False)
-            await ws.send("a", compress=True)
-
-    run(main)
-    frames = server.result
+    async with connect(server.uri, close_timeout=1) as ws:
+        await ws.send(LONG, compress=False)
+        await ws.send(LONG)
+        ws.send_nowait(LONG, compress=False)
+        await ws.send_many([LONG], compress=False)
+        await ws.send("a", compress=True)
+    frames = await server.wait_result()
     assert [frame.rsv for frame in frames] == [0, RSV1, 0, 0, RSV1]
     assert frames[0] == frames[2] == frames[3] == Frame(TEXT, LONG.encode())
 
 
 @pytest.mark.parametrize("value", ["gzip", "", "deflate-frame"])
-def test_unknown_compression(server: WebSocketsServer, run: Run, connect: Connect, value: str) -> None:
-    async def main() -> None:
-        with pytest.raises(ValueError, match="compression"):
-            await connect(server.uri, compression=value)
-
-    run(main)
+async def test_unknown_compression(server: WebSocketsServer, connect: Connect, value: str) -> None:
+    with pytest.raises(ValueError, match="compression"):
+        await connect(server.uri, compression=value)

@@ -6,23 +6,19 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import soon
-from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.subject import exceptions
 from interop.tls_settings import Settings
 
 pytestmark = pytest.mark.wirespeed_only("max_queue of messages is ours")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 OPTIONS = {"compression": None, "ping_interval": None, "close_timeout": None}
 FULL = {"max_queue": 4, "max_queue_bytes": None}
@@ -31,8 +27,9 @@ COUNT = 40
 
 @pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
 @pytest.mark.parametrize("method", ["recv", "iterate", "recv_many", "recv_nowait"])
-def test_end_of_stream_behind_full_queue(
-    scripted: Scripted, certificates: Any, tls: Settings, run: Run, connect: Connect, method: str, secure: bool
+@pytest.mark.within(10)
+async def test_end_of_stream_behind_full_queue(
+    scripted: Scripted, certificates: Any, tls: Settings, connect: Connect, method: str, secure: bool
 ) -> None:
     """Without a close frame and a time limit, the end is reported after all messages were received."""
 
@@ -66,20 +63,17 @@ def test_end_of_stream_behind_full_queue(
                 except BlockingIOError:
                     await asyncio.sleep(0)
 
-    async def main() -> None:
-        ws = await connect(uri, **more, **FULL, **OPTIONS)
-        await ws.send("go")
-        await asyncio.sleep(0.2)
-        with pytest.raises(exceptions.ConnectionClosedError):
-            await asyncio.wait_for(take(ws), 5)
-        ws.abort()
-
-    with within(10):
-        run(main)
+    ws = await connect(uri, **more, **FULL, **OPTIONS)
+    await ws.send("go")
+    await asyncio.sleep(0.2)
+    with pytest.raises(exceptions.ConnectionClosedError):
+        await asyncio.wait_for(take(ws), 5)
+    ws.abort()
     assert found == [str(number) for number in range(COUNT)]
 
 
-def test_unread_reset_does_not_spin_the_loop(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.within(8)
+async def test_unread_reset_does_not_spin_the_loop(scripted: Scripted, connect: Connect) -> None:
     """The loop sleeps while the application is slow, even after a reset."""
 
     def script(wire: Wire) -> None:
@@ -90,17 +84,12 @@ def test_unread_reset_does_not_spin_the_loop(scripted: Scripted, run: Run, conne
         wire.reset()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri, **FULL, **OPTIONS)
-        await ws.send("go")
-        await soon(lambda: ws.stats()["receive_queue_messages"] >= 4)
-        server.release.set()
-        await asyncio.sleep(0.1)
-        since = time.process_time()
-        await asyncio.sleep(0.4)
-        assert time.process_time() - since < 0.2
-        ws.abort()
-
-    with within(8):
-        run(main)
+    ws = await connect(server.uri, **FULL, **OPTIONS)
+    await ws.send("go")
+    await soon(lambda: ws.stats()["receive_queue_messages"] >= 4)
+    server.release.set()
+    await asyncio.sleep(0.1)
+    since = time.process_time()
+    await asyncio.sleep(0.4)
+    assert time.process_time() - since < 0.2
+    ws.abort()

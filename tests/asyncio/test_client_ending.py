@@ -12,16 +12,13 @@ from typing import Any, cast
 import pytest
 
 from interop.asyncio_tools import cancelled, settled, soon, spin
-from interop.checks import as_close, no_leaks, open_descriptors, within
+from interop.checks import as_close, open_descriptors, within
+from interop.connecting import Connect
 from interop.frames import Close, close, text
 from interop.load_scaling import load_scaled
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import Disconnected, Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 @pytest.fixture
@@ -98,47 +95,40 @@ async def begin(ws: Any, call: Callable[[Any], Any]) -> asyncio.Future[Any]:
 
 
 @pytest.mark.parametrize("call", waiting_cases("send", "fragments"))
-def test_close_wakes_waiting_tasks(
-    stalled_server: ScriptedServer, run: Run, connect: Connect, call: Callable[[Any], Any]
+async def test_close_wakes_waiting_tasks(
+    stalled_server: ScriptedServer, connect: Connect, call: Callable[[Any], Any]
 ) -> None:
     """The server never answers: when ``close_timeout`` is over, both calls end."""
-
-    async def main() -> None:
-        ws = await connect(stalled_server.uri, compression=None, close_timeout=0.2)
-        task = await begin(ws, call)
-        with within(5):
-            await ws.close()
-            with pytest.raises(exceptions.ConnectionClosedError):
-                await task
-        assert ws.state.name == "CLOSED"
-
-    run(main)
+    ws = await connect(stalled_server.uri, compression=None, close_timeout=0.2)
+    task = await begin(ws, call)
+    with within(5):
+        await ws.close()
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await task
+    assert ws.state.name == "CLOSED"
 
 
 @pytest.mark.wirespeed_only("abort is ours")
 @pytest.mark.parametrize("call", [*WAITING.values(), *OURS.values()], ids=[*WAITING, *OURS])
-def test_abort_wakes_waiting_tasks(
-    stalled_server: ScriptedServer, run: Run, connect: Connect, call: Callable[[Any], Any]
+async def test_abort_wakes_waiting_tasks(
+    stalled_server: ScriptedServer, connect: Connect, call: Callable[[Any], Any]
 ) -> None:
-    async def main() -> None:
-        ws = await connect(stalled_server.uri, compression=None, close_timeout=60)
-        task = await begin(ws, call)
-        closed = asyncio.ensure_future(ws.wait_closed())
-        await spin()
-        with within(3):
-            ws.abort()
-            assert ws.state.name == "CLOSED"
-            assert not task.done(), "entered from inside another task"
-            with pytest.raises(exceptions.ConnectionClosedError):
-                await task
-            await closed
-
-    run(main)
+    ws = await connect(stalled_server.uri, compression=None, close_timeout=60)
+    task = await begin(ws, call)
+    closed = asyncio.ensure_future(ws.wait_closed())
+    await spin()
+    with within(3):
+        ws.abort()
+        assert ws.state.name == "CLOSED"
+        assert not task.done(), "entered from inside another task"
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await task
+        await closed
 
 
 @pytest.mark.parametrize("call", waiting_cases())
-def test_lost_connection_wakes_waiting_tasks(
-    scripted: Scripted, run: Run, connect: Connect, call: Callable[[Any], Any]
+async def test_lost_connection_wakes_waiting_tasks(
+    scripted: Scripted, connect: Connect, call: Callable[[Any], Any]
 ) -> None:
     def script(wire: Wire) -> None:
         wire.accept()
@@ -146,44 +136,34 @@ def test_lost_connection_wakes_waiting_tasks(
         wire.reset()
 
     server = scripted(script, receive_buffer=4096)
-
-    async def main() -> None:
-        ws = await connect(server.uri, compression=None)
-        task = await begin(ws, call)
-        server.release.set()
-        with within(3), pytest.raises(exceptions.ConnectionClosedError):
-            await task
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri, compression=None)
+    task = await begin(ws, call)
+    server.release.set()
+    with within(3), pytest.raises(exceptions.ConnectionClosedError):
+        await task
+    await ws.close()
 
 
-def test_close_while_another_task_receives(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        ws = await connect(server.uri)
-        task = asyncio.ensure_future(ws.recv())
-        await spin()
-        await ws.close()
-        with pytest.raises(exceptions.ConnectionClosedOK) as raised:
-            await task
-        assert as_close(raised.value.sent) == Close(1000)
-
-    run(main)
+async def test_close_while_another_task_receives(server: WebSocketsServer, connect: Connect) -> None:
+    ws = await connect(server.uri)
+    task = asyncio.ensure_future(ws.recv())
+    await spin()
+    await ws.close()
+    with pytest.raises(exceptions.ConnectionClosedOK) as raised:
+        await task
+    assert as_close(raised.value.sent) == Close(1000)
 
 
-def test_close_from_many_tasks(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        ws = await connect(server.uri)
-        waiting = [asyncio.ensure_future(ws.wait_closed()) for _ in range(3)]
-        with within(5):
-            await asyncio.gather(*(ws.close(1000 + number % 2) for number in range(8)), *waiting)
-        assert ws.close_code == 1000
-        assert ws.state.name == "CLOSED"
-
-    run(main)
+async def test_close_from_many_tasks(server: WebSocketsServer, connect: Connect) -> None:
+    ws = await connect(server.uri)
+    waiting = [asyncio.ensure_future(ws.wait_closed()) for _ in range(3)]
+    with within(5):
+        await asyncio.gather(*(ws.close(1000 + number % 2) for number in range(8)), *waiting)
+    assert ws.close_code == 1000
+    assert ws.state.name == "CLOSED"
 
 
-def test_close_with_a_task_in_recv_that_closes_too(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_close_with_a_task_in_recv_that_closes_too(scripted: Scripted, connect: Connect) -> None:
     """As with two tasks that each use ``async with``."""
 
     def script(wire: Wire) -> Any:
@@ -204,17 +184,14 @@ def test_close_with_a_task_in_recv_that_closes_too(scripted: Scripted, run: Run,
         finally:
             await ws.close(1011)
 
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            task = asyncio.ensure_future(receive(ws))
-            await soon(lambda: received)
-        assert await task == ["x"]
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    async with connect(server.uri) as ws:
+        task = asyncio.ensure_future(receive(ws))
+        await soon(lambda: received)
+    assert await task == ["x"]
+    assert await server.wait_result() == ([], Close(1000))
 
 
-def test_close_in_the_middle_of_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_close_in_the_middle_of_fragments(scripted: Scripted, connect: Connect) -> None:
     """The message cannot be completed: no final frame is invented, and the sender gets an exception."""
 
     def script(wire: Wire) -> Any:
@@ -225,33 +202,29 @@ def test_close_in_the_middle_of_fragments(scripted: Scripted, run: Run, connect:
         return received
 
     server = scripted(script)
+    more = asyncio.Event()
 
-    async def main() -> None:
-        more = asyncio.Event()
+    async def pieces() -> AsyncIterator[str]:
+        yield "one"
+        await more.wait()
+        yield "two"
 
-        async def pieces() -> AsyncIterator[str]:
-            yield "one"
-            await more.wait()
-            yield "two"
-
-        ws = await connect(server.uri, compression=None)
-        task = asyncio.ensure_future(ws.send(pieces()))
-        await spin()
-        closing = asyncio.ensure_future(ws.close())
-        await spin()
-        more.set()
-        with within(5):
-            await closing
-            with pytest.raises(exceptions.ConnectionClosed):
-                await task
-
-    run(main)
-    frames, on_the_wire = server.result
+    ws = await connect(server.uri, compression=None)
+    task = asyncio.ensure_future(ws.send(pieces()))
+    await spin()
+    closing = asyncio.ensure_future(ws.close())
+    await spin()
+    more.set()
+    with within(5):
+        await closing
+        with pytest.raises(exceptions.ConnectionClosed):
+            await task
+    frames, on_the_wire = await server.wait_result()
     assert [(frame.payload, frame.fin) for frame in frames] == [(b"one", False)]
     assert on_the_wire is not None
 
 
-def test_close_at_once_after_sending(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_close_at_once_after_sending(scripted: Scripted, connect: Connect) -> None:
     """Sent messages leave before the close frame, without a flush and before the loop turns."""
 
     def script(wire: Wire) -> Any:
@@ -261,20 +234,16 @@ def test_close_at_once_after_sending(scripted: Scripted, run: Run, connect: Conn
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri, compression=None)
-        for number in range(1000):
-            await ws.send(str(number))
-        await ws.close()
-
-    run(main)
-    frames, on_the_wire = server.result
+    ws = await connect(server.uri, compression=None)
+    for number in range(1000):
+        await ws.send(str(number))
+    await ws.close()
+    frames, on_the_wire = await server.wait_result()
     assert [frame.payload for frame in frames] == [b"%d" % number for number in range(1000)]
     assert on_the_wire == Close(1000)
 
 
-def test_close_waits_for_a_slow_reader(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_close_waits_for_a_slow_reader(scripted: Scripted, connect: Connect) -> None:
     """Megabytes are queued when close is called; all of them leave before the close frame."""
 
     def script(wire: Wire) -> Any:
@@ -285,44 +254,36 @@ def test_close_waits_for_a_slow_reader(scripted: Scripted, run: Run, connect: Co
         return received
 
     server = scripted(script, receive_buffer=4096)
-
-    async def main() -> int:
-        ws = await connect(server.uri, compression=None)
-        sending = [asyncio.ensure_future(ws.send(bytes(1 << 20))) for _ in range(8)]
-        await soon(server.reached.is_set)
-        await spin()
-        closing = asyncio.ensure_future(ws.close())
-        await spin(10)
-        assert not closing.done()
-        server.release.set()
-        await closing
-        results = await asyncio.gather(*sending, return_exceptions=True)
-        assert all(result is None or isinstance(result, exceptions.ConnectionClosed) for result in results)
-        return results.count(None)
-
-    sent = run(main)
-    frames, on_the_wire = server.result
+    ws = await connect(server.uri, compression=None)
+    sending = [asyncio.ensure_future(ws.send(bytes(1 << 20))) for _ in range(8)]
+    await soon(server.reached.is_set)
+    await spin()
+    closing = asyncio.ensure_future(ws.close())
+    await spin(10)
+    assert not closing.done()
+    server.release.set()
+    await closing
+    results = await asyncio.gather(*sending, return_exceptions=True)
+    assert all(result is None or isinstance(result, exceptions.ConnectionClosed) for result in results)
+    sent = results.count(None)
+    frames, on_the_wire = await server.wait_result()
     assert on_the_wire == Close(1000)
     assert {len(frame.payload) for frame in frames} == {1 << 20}
     assert len(frames) >= sent
 
 
 @pytest.mark.wirespeed_only("websockets deadlocks")
-def test_close_towards_a_stalled_peer_is_bounded(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
+async def test_close_towards_a_stalled_peer_is_bounded(stalled_server: ScriptedServer, connect: Connect) -> None:
     """The close frame cannot leave, because the buffers are full and the peer does not read."""
-
-    async def main() -> None:
-        ws = await connect(stalled_server.uri, compression=None, close_timeout=0.3)
-        task = await begin(ws, fill)
-        with within(4):
-            await ws.close()
-            with pytest.raises(exceptions.ConnectionClosedError):
-                await task
-
-    run(main)
+    ws = await connect(stalled_server.uri, compression=None, close_timeout=0.3)
+    task = await begin(ws, fill)
+    with within(4):
+        await ws.close()
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await task
 
 
-def test_cancelled_close_continues(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_cancelled_close_continues(scripted: Scripted, connect: Connect) -> None:
     """The close frame is out: a second close waits for the same handshake, and the first code counts."""
 
     def script(wire: Wire) -> Any:
@@ -334,95 +295,75 @@ def test_cancelled_close_continues(scripted: Scripted, run: Run, connect: Connec
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        closing = asyncio.ensure_future(ws.close(1001))
-        await soon(server.reached.is_set)
-        assert await cancelled(closing)
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(ws.close(), 0.05)
-        server.release.set()
-        with within(3):
-            await ws.close()
-        assert ws.close_code == 1001
-
-    run(main)
-    assert server.result == ([], Close(1001))
+    ws = await connect(server.uri)
+    closing = asyncio.ensure_future(ws.close(1001))
+    await soon(server.reached.is_set)
+    assert await cancelled(closing)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(ws.close(), 0.05)
+    server.release.set()
+    with within(3):
+        await ws.close()
+    assert ws.close_code == 1001
+    assert await server.wait_result() == ([], Close(1001))
 
 
 @pytest.mark.wirespeed_only("websockets forgets the deadline")
-def test_cancelled_close_keeps_its_deadline(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_cancelled_close_keeps_its_deadline(scripted: Scripted, connect: Connect) -> None:
     """The socket is closed on time although no task waits any more."""
     server = scripted(lambda wire: (wire.accept(), wire.read_until_close(), wire.read_to_end()))
-
-    async def main() -> None:
-        ws = await connect(server.uri, close_timeout=0.3)
-        closing = asyncio.ensure_future(ws.close())
-        await spin()
-        assert await cancelled(closing)
-        with within(3):
-            await asyncio.wait_for(ws.wait_closed(), 5)
-        assert ws.state.name == "CLOSED"
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri, close_timeout=0.3)
+    closing = asyncio.ensure_future(ws.close())
+    await spin()
+    assert await cancelled(closing)
+    with within(3):
+        await asyncio.wait_for(ws.wait_closed(), 5)
+    assert ws.state.name == "CLOSED"
+    await ws.close()
 
 
 @pytest.mark.wirespeed_only("abort is ours")
-def test_abort(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_abort(scripted: Scripted, connect: Connect) -> None:
     server = scripted(lambda wire: (wire.accept(), wire.read_until_close())[1])
-
-    async def main() -> None:
-        ws = await connect(server.uri, close_timeout=60)
-        number = ws.fileno()
-        target = open_descriptors()[number]
-        with within(3):
-            ws.abort()
-            assert ws.state.name == "CLOSED"
-            await ws.wait_closed()
-        assert target not in open_descriptors().values()
-        for call in (ws.recv, lambda: ws.send("x"), ws.ping, ws.flush):
-            with pytest.raises(exceptions.ConnectionClosedError):
-                await call()
-        assert (ws.close_code, ws.close_reason) == (1006, "")
+    ws = await connect(server.uri, close_timeout=60)
+    number = ws.fileno()
+    target = open_descriptors()[number]
+    with within(3):
         ws.abort()
-        await ws.close()
-
-    run(main)
-    assert server.result == ([], None), "no close frame"
-
-
-@pytest.mark.wirespeed_only("abort is ours")
-def test_abort_while_closing(scripted: Scripted, run: Run, connect: Connect) -> None:
-    server = scripted(lambda wire: (wire.accept(), wire.read_until_close(), wire.read_to_end()))
-
-    async def main() -> None:
-        ws = await connect(server.uri, close_timeout=60)
-        closing = asyncio.ensure_future(ws.close())
-        await spin()
-        with within(10):
-            ws.abort()
-            await closing
-        assert ws.close_code == 1006
-
-    run(main)
-
-
-@pytest.mark.wirespeed_only("abort is ours")
-def test_messages_before_abort_are_delivered_after_it(scripted: Scripted, run: Run, connect: Connect) -> None:
-    server = scripted(lambda wire: (wire.accept(then=text("a") + text("b") + text("c")), wire.read_to_end()))
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        assert await ws.recv() == "a"
-        ws.abort()
-        assert await ws.recv() == "b"
-        assert await ws.recv() == "c"
+        assert ws.state.name == "CLOSED"
+        await ws.wait_closed()
+    assert target not in open_descriptors().values()
+    for call in (ws.recv, lambda: ws.send("x"), ws.ping, ws.flush):
         with pytest.raises(exceptions.ConnectionClosedError):
-            await ws.recv()
+            await call()
+    assert (ws.close_code, ws.close_reason) == (1006, "")
+    ws.abort()
+    await ws.close()
+    assert await server.wait_result() == ([], None), "no close frame"
 
-    run(main)
+
+@pytest.mark.wirespeed_only("abort is ours")
+async def test_abort_while_closing(scripted: Scripted, connect: Connect) -> None:
+    server = scripted(lambda wire: (wire.accept(), wire.read_until_close(), wire.read_to_end()))
+    ws = await connect(server.uri, close_timeout=60)
+    closing = asyncio.ensure_future(ws.close())
+    await spin()
+    with within(10):
+        ws.abort()
+        await closing
+    assert ws.close_code == 1006
+
+
+@pytest.mark.wirespeed_only("abort is ours")
+async def test_messages_before_abort_are_delivered_after_it(scripted: Scripted, connect: Connect) -> None:
+    server = scripted(lambda wire: (wire.accept(then=text("a") + text("b") + text("c")), wire.read_to_end()))
+    ws = await connect(server.uri)
+    assert await ws.recv() == "a"
+    ws.abort()
+    assert await ws.recv() == "b"
+    assert await ws.recv() == "c"
+    with pytest.raises(exceptions.ConnectionClosedError):
+        await ws.recv()
 
 
 STEPS: dict[str, Callable[[Any], Any]] = {
@@ -435,23 +376,19 @@ STEPS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(STEPS, 3)), ids="-".join)
-def test_calls_and_close_in_every_order(
-    server: WebSocketsServer, run: Run, connect: Connect, order: tuple[str, ...]
+@pytest.mark.no_leaks
+async def test_calls_and_close_in_every_order(
+    server: WebSocketsServer, connect: Connect, order: tuple[str, ...]
 ) -> None:
     """Three calls begin in one turn of the loop, and the connection is closed: all of them end."""
-
-    async def main() -> None:
-        ws = await connect(server.uri + "/sink")
-        tasks = [asyncio.ensure_future(STEPS[name](ws)) for name in order]
-        await spin(1)
-        with within(5):
-            await ws.close()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(result is None or isinstance(result, exceptions.ConnectionClosedOK) for result in results), results
-        assert ws.close_code == 1000
-
-    with no_leaks():
-        run(main)
+    ws = await connect(server.uri + "/sink")
+    tasks = [asyncio.ensure_future(STEPS[name](ws)) for name in order]
+    await spin(1)
+    with within(5):
+        await ws.close()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(result is None or isinstance(result, exceptions.ConnectionClosedOK) for result in results), results
+    assert ws.close_code == 1000
 
 
 class Interrupted(Exception):

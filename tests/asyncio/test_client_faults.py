@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import one_loop
+from interop.asyncio_tools import Run, one_loop
 from interop.checks import as_close, describe, exception_types, no_leaks, within
+from interop.connecting import Connect
 from interop.faults import (
     FRAME_FAULTS,
     GREETING,
@@ -22,12 +23,8 @@ from interop.faults import (
     Oddity,
 )
 from interop.frames import PONG, Close, Frame, close, text
-from interop.scripted import ScriptedServer, Wire, accept_key
+from interop.scripted import Scripted, ScriptedServer, Wire, accept_key
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 SETTINGS = one_loop()
 
@@ -60,7 +57,7 @@ def test_invalid_handshake_is_refused(run: Run, connect: Connect, fault: Handsha
 
 
 @pytest.mark.parametrize("oddity", rows(HANDSHAKE_ODDITIES))
-def test_unusual_handshake_is_accepted(scripted: Scripted, run: Run, connect: Connect, oddity: HandshakeOddity) -> None:
+async def test_unusual_handshake_is_accepted(scripted: Scripted, connect: Connect, oddity: HandshakeOddity) -> None:
     def script(wire: Wire) -> Any:
         wire.read_request()
         head = "\r\n".join([*oddity.lines, "", ""]).replace("{accept}", accept_key(wire.key))
@@ -70,14 +67,10 @@ def test_unusual_handshake_is_accepted(scripted: Scripted, run: Run, connect: Co
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri, open_timeout=5, **oddity.options) as ws:
-            assert [await ws.recv() for _ in oddity.messages] == list(oddity.messages)
-            assert await ws.recv() == "ready"
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    async with connect(server.uri, open_timeout=5, **oddity.options) as ws:
+        assert [await ws.recv() for _ in oddity.messages] == list(oddity.messages)
+        assert await ws.recv() == "ready"
+    assert await server.wait_result() == ([], Close(1000))
 
 
 # Frames
@@ -122,36 +115,28 @@ async def check_failed(ws: Any, fault: FrameFault, server: ScriptedServer) -> No
 
 
 @pytest.mark.parametrize("fault", rows(FRAME_FAULTS))
-def test_protocol_error_fails_the_connection(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
+async def test_protocol_error_fails_the_connection(scripted: Scripted, connect: Connect, fault: FrameFault) -> None:
     server = scripted(send_fault(fault, 3))
-
-    async def main() -> None:
-        ws = await connect(server.uri, **fault.options)
-        assert [await ws.recv() for _ in range(3)] == [GREETING] * 3
-        await check_failed(ws, fault, server)
-
-    run(main)
+    ws = await connect(server.uri, **fault.options)
+    assert [await ws.recv() for _ in range(3)] == [GREETING] * 3
+    await check_failed(ws, fault, server)
 
 
 # Long rows sent byte by byte take long and add no coverage.
 @pytest.mark.parametrize("fault", rows([fault for fault in FRAME_FAULTS if len(fault.data) < 500]))
-def test_protocol_error_sent_byte_by_byte(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
+async def test_protocol_error_sent_byte_by_byte(scripted: Scripted, connect: Connect, fault: FrameFault) -> None:
     server = scripted(send_fault(fault, 1, piece=1))
-
-    async def main() -> None:
-        ws = await connect(server.uri, **fault.options)
-        assert await ws.recv() == GREETING
-        await check_failed(ws, fault, server)
-
-    run(main)
+    ws = await connect(server.uri, **fault.options)
+    assert await ws.recv() == GREETING
+    await check_failed(ws, fault, server)
 
 
 FEW = [fault for fault in FRAME_FAULTS if fault.name in ("opcode-3", "message-too-big")]
 
 
 @pytest.mark.parametrize("fault", rows(FEW))
-def test_reply_to_a_failing_close_is_not_processed(
-    scripted: Scripted, run: Run, connect: Connect, fault: FrameFault
+async def test_reply_to_a_failing_close_is_not_processed(
+    scripted: Scripted, connect: Connect, fault: FrameFault
 ) -> None:
     """RFC 6455 section 7.1.7: no processing of a responding close frame after failing the connection."""
 
@@ -162,52 +147,40 @@ def test_reply_to_a_failing_close_is_not_processed(
         return received
 
     server = scripted(script)
-
-    async def main() -> Any:
-        ws = await connect(server.uri, **fault.options)
-        with pytest.raises(exceptions.ConnectionClosedError) as raised:
-            await ws.recv()
-        assert raised.value.rcvd is None
-        assert ws.close_code == 1006
-        return as_close(raised.value.sent)
-
-    sent = run(main)
-    assert server.result[1] == sent
+    ws = await connect(server.uri, **fault.options)
+    with pytest.raises(exceptions.ConnectionClosedError) as raised:
+        await ws.recv()
+    assert raised.value.rcvd is None
+    assert ws.close_code == 1006
+    sent = as_close(raised.value.sent)
+    assert (await server.wait_result())[1] == sent
 
 
 @pytest.mark.parametrize("fault", rows(FEW))
-def test_protocol_error_without_a_receiver(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
+async def test_protocol_error_without_a_receiver(scripted: Scripted, connect: Connect, fault: FrameFault) -> None:
     """The connection fails without any call of the application; a task that only sends gets an exception."""
     server = scripted(send_fault(fault, 1))
-
-    async def main() -> None:
-        ws = await connect(server.uri, **fault.options)
-        with within(5):
-            await ws.wait_closed()
-        with pytest.raises(exceptions.ConnectionClosedError):
-            await ws.send("x")
-        assert await ws.recv() == GREETING
-        with pytest.raises(exceptions.ConnectionClosedError):
-            await ws.recv()
-
-    run(main)
-    assert server.result[1].code in fault.codes
+    ws = await connect(server.uri, **fault.options)
+    with within(5):
+        await ws.wait_closed()
+    with pytest.raises(exceptions.ConnectionClosedError):
+        await ws.send("x")
+    assert await ws.recv() == GREETING
+    with pytest.raises(exceptions.ConnectionClosedError):
+        await ws.recv()
+    assert (await server.wait_result())[1].code in fault.codes
 
 
 @pytest.mark.parametrize("fault", rows(FEW))
-def test_protocol_error_while_sending(scripted: Scripted, run: Run, connect: Connect, fault: FrameFault) -> None:
+async def test_protocol_error_while_sending(scripted: Scripted, connect: Connect, fault: FrameFault) -> None:
     server = scripted(send_fault(fault, 1))
-
-    async def main() -> None:
-        ws = await connect(server.uri, **fault.options)
-        with within(8), pytest.raises(exceptions.ConnectionClosedError):
-            while True:
-                await ws.send(bytes(10_000))
-                await asyncio.sleep(0)
-        await ws.close()
-
-    run(main)
-    assert server.result[1].code in fault.codes
+    ws = await connect(server.uri, **fault.options)
+    with within(8), pytest.raises(exceptions.ConnectionClosedError):
+        while True:
+            await ws.send(bytes(10_000))
+            await asyncio.sleep(0)
+    await ws.close()
+    assert (await server.wait_result())[1].code in fault.codes
 
 
 # Valid but unusual
@@ -215,9 +188,7 @@ def test_protocol_error_while_sending(scripted: Scripted, run: Run, connect: Con
 
 @pytest.mark.parametrize("pieces", [0, 1], ids=["at-once", "byte-by-byte"])
 @pytest.mark.parametrize("oddity", rows(ODDITIES))
-def test_unusual_frames_are_accepted(
-    scripted: Scripted, run: Run, connect: Connect, oddity: Oddity, pieces: int
-) -> None:
+async def test_unusual_frames_are_accepted(scripted: Scripted, connect: Connect, oddity: Oddity, pieces: int) -> None:
     if pieces and len(oddity.data) > 2000:
         pieces = len(oddity.data) // 1000
 
@@ -227,22 +198,16 @@ def test_unusual_frames_are_accepted(
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri, **oddity.options) as ws:
-            assert [await ws.recv() for _ in oddity.messages] == list(oddity.messages)
-
-    run(main)
-    frames, on_the_wire = server.result
+    async with connect(server.uri, **oddity.options) as ws:
+        assert [await ws.recv() for _ in oddity.messages] == list(oddity.messages)
+    frames, on_the_wire = await server.wait_result()
     assert frames == [Frame(PONG, payload) for payload in oddity.pongs]
     assert on_the_wire == Close(1000)
 
 
 @pytest.mark.wirespeed_only("websockets closes before the application has seen the message")
 @pytest.mark.parametrize("when", ["with-response", "later"])
-def test_message_before_protocol_error_can_be_answered(
-    scripted: Scripted, run: Run, connect: Connect, when: str
-) -> None:
+async def test_message_before_protocol_error_can_be_answered(scripted: Scripted, connect: Connect, when: str) -> None:
     """The protocol error closes the connection in its turn, after the messages sent before it."""
     frames = text("fine") + bytes([0b1010_0001, 0])
 
@@ -256,16 +221,12 @@ def test_message_before_protocol_error_can_be_answered(
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            server.release.set()
-            await ws.send(await ws.recv())
-            with pytest.raises(exceptions.ConnectionClosedError):
-                await ws.recv()
-
-    run(main)
-    received, closed = server.result
+    async with connect(server.uri) as ws:
+        server.release.set()
+        await ws.send(await ws.recv())
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await ws.recv()
+    received, closed = await server.wait_result()
     assert [frame.payload for frame in received] == [b"fine"]
     ended = as_close(closed)
     assert ended is not None

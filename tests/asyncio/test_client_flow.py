@@ -10,17 +10,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, cancelled, settled, soon, spin
+from interop.asyncio_tools import Run, Setting, cancelled, settled, soon, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import PING, Close, Frame, binary, frame, ping, pong, text
-from interop.scripted import DEADLINE, Disconnected, ScriptedServer, Wire
+from interop.scripted import DEADLINE, Disconnected, Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
-
 
 # An application that does not receive
 
@@ -69,7 +65,7 @@ def test_slow_application_applies_backpressure(scripted: Scripted, run: Run, con
     assert server.result < most // 2
 
 
-def test_flow_control_loses_no_message(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_flow_control_loses_no_message(scripted: Scripted, connect: Connect) -> None:
     count = 3000
 
     def script(wire: Wire) -> None:
@@ -80,22 +76,16 @@ def test_flow_control_loses_no_message(scripted: Scripted, run: Run, connect: Co
         wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri, max_queue=4) as ws:
-            received = []
-            for number in range(count):
-                received.append(int((await ws.recv()).split()[0]))
-                if number % 100 == 0:
-                    await asyncio.sleep(0.001)
-            assert received == list(range(count))
-
-    run(main)
+    async with connect(server.uri, max_queue=4) as ws:
+        received = []
+        for number in range(count):
+            received.append(int((await ws.recv()).split()[0]))
+            if number % 100 == 0:
+                await asyncio.sleep(0.001)
+        assert received == list(range(count))
 
 
-def test_pings_are_answered_while_the_application_does_not_receive(
-    scripted: Scripted, run: Run, connect: Connect
-) -> None:
+async def test_pings_are_answered_while_the_application_does_not_receive(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> list[bytes]:
         wire.accept(then=text("unread"))
         answers = []
@@ -107,18 +97,14 @@ def test_pings_are_answered_while_the_application_does_not_receive(
         return answers
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            await soon(server.reached.is_set)
-            assert await ws.recv() == "unread"
-
-    run(main)
-    assert server.result == [b"%d" % number for number in range(5)]
+    async with connect(server.uri) as ws:
+        await soon(server.reached.is_set)
+        assert await ws.recv() == "unread"
+    assert await server.wait_result() == [b"%d" % number for number in range(5)]
 
 
 @pytest.mark.wirespeed_only("websockets closes the connection")
-def test_slow_application_does_not_fail_keepalive(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_slow_application_does_not_fail_keepalive(scripted: Scripted, connect: Connect) -> None:
     """The pong lies behind messages that the application has not received: the ping's deadline waits too."""
 
     def script(wire: Wire) -> Any:
@@ -133,23 +119,19 @@ def test_slow_application_does_not_fail_keepalive(scripted: Scripted, run: Run, 
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        # Longer than the peer's thread may have to wait for a processor while it is being read.
-        options = {"ping_interval": 0.1, "ping_timeout": 1.0, "max_queue": 4}
-        async with connect(server.uri, compression=None, **options) as ws:
-            # Bytes that were read and not parsed yet count as queued: the fourth may be the last parsed message.
-            await soon(lambda: ws.stats()["receive_queue_messages"] >= 4)
-            await asyncio.sleep(1.3)  # more than both
-            for number in range(500):
-                assert (await ws.recv()).split()[0] == str(number)
-            assert await ws.recv() == "last"
-
-    run(main)
-    assert server.result[1] == Close(1000)
+    # Longer than the peer's thread may have to wait for a processor while it is being read.
+    options = {"ping_interval": 0.1, "ping_timeout": 1.0, "max_queue": 4}
+    async with connect(server.uri, compression=None, **options) as ws:
+        # Bytes that were read and not parsed yet count as queued: the fourth may be the last parsed message.
+        await soon(lambda: ws.stats()["receive_queue_messages"] >= 4)
+        await asyncio.sleep(1.3)  # more than both
+        for number in range(500):
+            assert (await ws.recv()).split()[0] == str(number)
+        assert await ws.recv() == "last"
+    assert (await server.wait_result())[1] == Close(1000)
 
 
-def test_lost_connection_while_reading_is_paused(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_lost_connection_while_reading_is_paused(scripted: Scripted, connect: Connect) -> None:
     """Messages that arrived before are still delivered, in order, and then the lost connection is reported."""
 
     def script(wire: Wire) -> None:
@@ -161,23 +143,19 @@ def test_lost_connection_while_reading_is_paused(scripted: Scripted, run: Run, c
             pass
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri, max_queue=2)
-        server.join()
-        received = []
-        with pytest.raises(exceptions.ConnectionClosedError):
-            async for message in ws:
-                received.append(message)
-                await asyncio.sleep(0)
-        assert received == [str(number) for number in range(200)]
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri, max_queue=2)
+    server.join()
+    received = []
+    with pytest.raises(exceptions.ConnectionClosedError):
+        async for message in ws:
+            received.append(message)
+            await asyncio.sleep(0)
+    assert received == [str(number) for number in range(200)]
+    await ws.close()
 
 
 @pytest.mark.wirespeed_only("websockets closes a connection that is held back only after its timeout")
-def test_close_while_reading_is_paused(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_close_while_reading_is_paused(scripted: Scripted, connect: Connect) -> None:
     """The peer's close frame lies behind messages that will never be received."""
 
     def script(wire: Wire) -> Any:
@@ -189,20 +167,16 @@ def test_close_while_reading_is_paused(scripted: Scripted, run: Run, connect: Co
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri, compression=None, max_queue=2, close_timeout=10)
-        await soon(lambda: ws.stats()["receive_queue_messages"] >= 2)
-        with within(5):
-            await ws.close()
-        assert ws.close_code == 1000
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    ws = await connect(server.uri, compression=None, max_queue=2, close_timeout=10)
+    await soon(lambda: ws.stats()["receive_queue_messages"] >= 2)
+    with within(5):
+        await ws.close()
+    assert ws.close_code == 1000
+    assert await server.wait_result() == ([], Close(1000))
 
 
 @pytest.mark.parametrize("call", ["ping", "pong"])
-def test_control_frames_to_stalled_peer_are_bounded(scripted: Scripted, run: Run, connect: Connect, call: str) -> None:
+async def test_control_frames_to_stalled_peer_are_bounded(scripted: Scripted, connect: Connect, call: str) -> None:
     """Endless control frames fill the queue up to its limit, and no more."""
 
     def script(wire: Wire) -> None:
@@ -210,35 +184,31 @@ def test_control_frames_to_stalled_peer_are_bounded(scripted: Scripted, run: Run
         server.release.wait(20)
 
     server = scripted(script)
+    ws = await connect(server.uri, compression=None, close_timeout=0.1, ping_interval=None)
+    count = 0
 
-    async def main() -> None:
-        ws = await connect(server.uri, compression=None, close_timeout=0.1, ping_interval=None)
-        count = 0
+    async def flood() -> None:
+        nonlocal count
+        while True:
+            count += 1
+            await getattr(ws, call)(count.to_bytes(125, "big"))
 
-        async def flood() -> None:
-            nonlocal count
-            while True:
-                count += 1
-                await getattr(ws, call)(count.to_bytes(125, "big"))
-
-        flooding = asyncio.ensure_future(flood())
-        last = -1
-        while last != count:
-            last = count
-            await asyncio.sleep(0.3)
-        assert count < 200_000
-        flooding.cancel()
-        await asyncio.wait([flooding])
-        server.release.set()
-        await ws.close()
-
-    run(main)
+    flooding = asyncio.ensure_future(flood())
+    last = -1
+    while last != count:
+        last = count
+        await asyncio.sleep(0.3)
+    assert count < 200_000
+    flooding.cancel()
+    await asyncio.wait([flooding])
+    server.release.set()
+    await ws.close()
 
 
 @pytest.mark.wirespeed_only("websockets does not yield")
 @pytest.mark.parametrize("call", ["recv", "iteration", "recv_many"])
-def test_flooded_connection_does_not_starve_other_tasks(
-    scripted: Scripted, run: Run, connect: Connect, setting: Setting, call: str
+async def test_flooded_connection_does_not_starve_other_tasks(
+    scripted: Scripted, connect: Connect, setting: Setting, call: str
 ) -> None:
     """A message is always ready, and the loop still turns."""
     # 256 KiB are at most 12,000 such messages. The transports of libuv read up to 32 times in one turn.
@@ -253,40 +223,36 @@ def test_flooded_connection_does_not_starve_other_tasks(
         wire.read_until_close()
 
     server = scripted(script)
+    turns = 0
 
-    async def main() -> None:
-        turns = 0
+    async def tick() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
 
-        async def tick() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0)
-                turns += 1
-
-        async with connect(server.uri, compression=None) as ws:
-            ticking = asyncio.ensure_future(tick())
-            received = 0
-            if call == "iteration":
-                async for _ in ws:
-                    received += 1
-                    if received == count:
-                        break
-            while received < count:
-                if call == "recv":
-                    await ws.recv()
-                    received += 1
-                else:
-                    received += len(await ws.recv_many())
-            await cancelled(ticking)
-        assert turns > count / most
-
-    run(main)
+    async with connect(server.uri, compression=None) as ws:
+        ticking = asyncio.ensure_future(tick())
+        received = 0
+        if call == "iteration":
+            async for _ in ws:
+                received += 1
+                if received == count:
+                    break
+        while received < count:
+            if call == "recv":
+                await ws.recv()
+                received += 1
+            else:
+                received += len(await ws.recv_many())
+        await cancelled(ticking)
+    assert turns > count / most
 
 
 @pytest.mark.wirespeed_only("websockets does not yield")
 @pytest.mark.parametrize("call", ["recv", "iteration", "recv_many"])
-def test_stream_of_large_messages_does_not_starve_other_tasks(
-    scripted: Scripted, run: Run, connect: Connect, setting: Setting, call: str
+async def test_stream_of_large_messages_does_not_starve_other_tasks(
+    scripted: Scripted, connect: Connect, setting: Setting, call: str
 ) -> None:
     """Each message has a read of its own, and many reads follow each other: 4 MiB, plus earlier data.
 
@@ -304,55 +270,48 @@ def test_stream_of_large_messages_does_not_starve_other_tasks(
         wire.read_until_close()
 
     server = scripted(script)
+    received, before, longest = 0, 0, 0
 
-    async def main() -> None:
-        received, before, longest = 0, 0, 0
+    async def watch() -> None:
+        nonlocal before, longest
+        while True:
+            longest, before = max(longest, received - before), received
+            await asyncio.sleep(0)
 
-        async def watch() -> None:
-            nonlocal before, longest
-            while True:
-                longest, before = max(longest, received - before), received
-                await asyncio.sleep(0)
-
-        async with connect(server.uri, compression=None) as ws:
-            watching = asyncio.ensure_future(watch())
-            if call == "iteration":
-                async for _ in ws:
-                    time.sleep(0.002)
-                    received += 1
-                    if received == count:
-                        break
-            while received < count:
-                received += 1 if call == "recv" and await ws.recv() else len(await ws.recv_many())
+    async with connect(server.uri, compression=None) as ws:
+        watching = asyncio.ensure_future(watch())
+        if call == "iteration":
+            async for _ in ws:
                 time.sleep(0.002)
-            await cancelled(watching)
-        # A task that had no turn until the end has seen nothing.
-        assert 0 < max(longest, received - before) <= most
-
-    run(main)
+                received += 1
+                if received == count:
+                    break
+        while received < count:
+            received += 1 if call == "recv" and await ws.recv() else len(await ws.recv_many())
+            time.sleep(0.002)
+        await cancelled(watching)
+    # A task that had no turn until the end has seen nothing.
+    assert 0 < max(longest, received - before) <= most
 
 
 @pytest.mark.wirespeed_only("websockets does not yield")
-def test_continuous_sending_does_not_starve_other_tasks(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        turns = 0
+async def test_continuous_sending_does_not_starve_other_tasks(server: WebSocketsServer, connect: Connect) -> None:
+    turns = 0
 
-        async def tick() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0)
-                turns += 1
+    async def tick() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
 
-        async with connect(server.uri + "/sink", compression=None) as ws:
-            ticking = asyncio.ensure_future(tick())
-            for _ in range(100_000):
-                await ws.send(b"x" * 20)
-            assert turns > 5
-            await ws.send("?")
-            assert await ws.recv() == "2000000"
-            await cancelled(ticking)
-
-    run(main)
+    async with connect(server.uri + "/sink", compression=None) as ws:
+        ticking = asyncio.ensure_future(tick())
+        for _ in range(100_000):
+            await ws.send(b"x" * 20)
+        assert turns > 5
+        await ws.send("?")
+        assert await ws.recv() == "2000000"
+        await cancelled(ticking)
 
 
 # A peer that does not read
@@ -398,7 +357,7 @@ def test_send_waits_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run,
     assert [frame.payload[:1] for frame in stalled_server.result[0]] == [bytes([number]) for number in range(32)]
 
 
-def test_receiving_continues_while_send_waits(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_receiving_continues_while_send_waits(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept()
         server.pause()
@@ -409,20 +368,16 @@ def test_receiving_continues_while_send_waits(scripted: Scripted, run: Run, conn
         return wire.read_until_close()
 
     server = scripted(script, receive_buffer=4096)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
-            task = asyncio.ensure_future(ws.send(bytes(MUCH)))
-            await soon(server.reached.is_set)
-            server.release.set()
-            assert await ws.recv() == "meanwhile"
-            assert not task.done()
-            await soon(server.reached.is_set)
-            server.release.set()
-            await task
-
-    run(main)
-    payloads = [frame.payload for frame in server.result[0]]
+    async with connect(server.uri, compression=None) as ws:
+        task = asyncio.ensure_future(ws.send(bytes(MUCH)))
+        await soon(server.reached.is_set)
+        server.release.set()
+        assert await ws.recv() == "meanwhile"
+        assert not task.done()
+        await soon(server.reached.is_set)
+        server.release.set()
+        await task
+    payloads = [frame.payload for frame in (await server.wait_result())[0]]
     assert sorted(map(len, payloads)) == [9, MUCH]
 
 
@@ -456,72 +411,60 @@ def test_send_nowait_raises_for_a_stalled_peer(stalled_server: ScriptedServer, r
 
 @pytest.mark.wirespeed_only("ours")
 @pytest.mark.parametrize("limit", [1, 1 << 20, (1 << 19, 1 << 10)], ids=str)
-def test_write_limit(stalled_server: ScriptedServer, run: Run, connect: Connect, limit: Any) -> None:
+async def test_write_limit(stalled_server: ScriptedServer, connect: Connect, limit: Any) -> None:
     """Above the high mark ``send`` waits until the low one is reached."""
     high, low = limit if isinstance(limit, tuple) else (limit, limit // 4)
-
-    async def main() -> None:
-        async with connect(stalled_server.uri, compression=None, write_limit=limit) as ws:
-            task = asyncio.ensure_future(ws.send(bytes(MUCH)))
-            await settled(lambda: ws.stats()["send_queue_bytes"], 0.03)
-            waiting = [asyncio.ensure_future(ws.send("x")) for _ in range(3)]
-            await spin()
-            assert not any(sender.done() for sender in waiting)
-            stalled_server.release.set()
-            await asyncio.gather(task, *waiting)
-            assert ws.stats()["send_queue_bytes"] <= max(high, low)
-
-    run(main)
+    async with connect(stalled_server.uri, compression=None, write_limit=limit) as ws:
+        task = asyncio.ensure_future(ws.send(bytes(MUCH)))
+        await settled(lambda: ws.stats()["send_queue_bytes"], 0.03)
+        waiting = [asyncio.ensure_future(ws.send("x")) for _ in range(3)]
+        await spin()
+        assert not any(sender.done() for sender in waiting)
+        stalled_server.release.set()
+        await asyncio.gather(task, *waiting)
+        assert ws.stats()["send_queue_bytes"] <= max(high, low)
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_flush_waits_for_a_stalled_peer(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
+async def test_flush_waits_for_a_stalled_peer(stalled_server: ScriptedServer, connect: Connect) -> None:
     """``flush`` waits also below the high mark, where ``send`` returns immediately."""
-
-    async def main() -> None:
-        async with connect(stalled_server.uri, compression=None, write_limit=64 << 20) as ws:
-            for _ in range(1000):
-                await ws.send(bytes(1 << 14))
-            flushing = [asyncio.ensure_future(ws.flush()) for _ in range(2)]
-            await spin(20)
-            assert not any(task.done() for task in flushing)
-            stalled_server.release.set()
-            await asyncio.gather(*flushing)
-            assert ws.stats()["send_queue_bytes"] == 0
-
-    run(main)
+    async with connect(stalled_server.uri, compression=None, write_limit=64 << 20) as ws:
+        for _ in range(1000):
+            await ws.send(bytes(1 << 14))
+        flushing = [asyncio.ensure_future(ws.flush()) for _ in range(2)]
+        await spin(20)
+        assert not any(task.done() for task in flushing)
+        stalled_server.release.set()
+        await asyncio.gather(*flushing)
+        assert ws.stats()["send_queue_bytes"] == 0
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_flush_does_not_wait_for_later_messages(stalled_server: ScriptedServer, run: Run, connect: Connect) -> None:
+async def test_flush_does_not_wait_for_later_messages(stalled_server: ScriptedServer, connect: Connect) -> None:
     """Other tasks send continuously, so that something is always left to be written."""
+    async with connect(stalled_server.uri, compression=None, write_limit=1 << 20) as ws:
+        sent = 0
 
-    async def main() -> None:
-        async with connect(stalled_server.uri, compression=None, write_limit=1 << 20) as ws:
-            sent = 0
+        async def pump() -> None:
+            nonlocal sent
+            while sent < 512 << 20:
+                await ws.send(bytes(1 << 16))
+                sent += 1 << 16
 
-            async def pump() -> None:
-                nonlocal sent
-                while sent < 512 << 20:
-                    await ws.send(bytes(1 << 16))
-                    sent += 1 << 16
-
-            pumping = [asyncio.ensure_future(pump()) for _ in range(3)]
-            await settled(lambda: ws.stats()["send_queue_bytes"], 0.03)
-            flushing = asyncio.ensure_future(ws.flush())
-            await spin()
-            before = sent
-            stalled_server.release.set()
-            await flushing
-            assert sent - before < 64 << 20
-            for task in pumping:
-                task.cancel()
-            await asyncio.gather(*pumping, return_exceptions=True)
-
-    run(main)
+        pumping = [asyncio.ensure_future(pump()) for _ in range(3)]
+        await settled(lambda: ws.stats()["send_queue_bytes"], 0.03)
+        flushing = asyncio.ensure_future(ws.flush())
+        await spin()
+        before = sent
+        stalled_server.release.set()
+        await flushing
+        assert sent - before < 64 << 20
+        for task in pumping:
+            task.cancel()
+        await asyncio.gather(*pumping, return_exceptions=True)
 
 
-def test_both_ends_stalled(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_both_ends_stalled(scripted: Scripted, connect: Connect) -> None:
     """Neither end reads, both send, then both read: everything is echoed, without a deadlock."""
     # More than two sockets hold: Linux may let one receive 32 MiB ahead (tcp_rmem), and send 4 MiB.
     message, count = bytes(1 << 20), 48
@@ -536,39 +479,32 @@ def test_both_ends_stalled(scripted: Scripted, run: Run, connect: Connect) -> No
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri, compression=None, max_queue=2) as ws:
-            sending = asyncio.gather(*(ws.send(message) for _ in range(count)))
-            await settled(lambda: len(sent))
-            assert not sending.done()
-            for _ in range(count):
-                assert len(await ws.recv()) == len(message)
-            await sending
-
-    run(main)
-    assert [len(frame.payload) for frame in server.result[0]] == [1 << 20] * count
+    async with connect(server.uri, compression=None, max_queue=2) as ws:
+        sending = asyncio.gather(*(ws.send(message) for _ in range(count)))
+        await settled(lambda: len(sent))
+        assert not sending.done()
+        for _ in range(count):
+            assert len(await ws.recv()) == len(message)
+        await sending
+    assert [len(frame.payload) for frame in (await server.wait_result())[0]] == [1 << 20] * count
 
 
-def test_echo_of_more_than_all_buffers(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri, compression=None) as ws:
+async def test_echo_of_more_than_all_buffers(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri, compression=None) as ws:
 
-            async def send() -> None:
-                for number in range(200):
-                    await ws.send(bytes([number]) * 100_000)
-
-            task = asyncio.ensure_future(send())
+        async def send() -> None:
             for number in range(200):
-                assert await ws.recv() == bytes([number]) * 100_000
-            await task
+                await ws.send(bytes([number]) * 100_000)
 
-    run(main)
+        task = asyncio.ensure_future(send())
+        for number in range(200):
+            assert await ws.recv() == bytes([number]) * 100_000
+        await task
 
 
 @pytest.mark.wirespeed_only("websockets writes each message")
 @pytest.mark.parametrize("how", ["send", "nowait"])
-def test_each_send_writes_immediately(scripted: Scripted, run: Run, connect: Connect, how: str) -> None:
+async def test_each_send_writes_immediately(scripted: Scripted, connect: Connect, how: str) -> None:
     """Each message is written before the next iteration of the loop."""
     count = 100
     all_there = threading.Event()
@@ -581,15 +517,11 @@ def test_each_send_writes_immediately(scripted: Scripted, run: Run, connect: Con
         return frames
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri, coalesce=False, compression=None, close_timeout=0.1) as ws:
-            for number in range(count):
-                if how == "nowait":
-                    ws.send_nowait(str(number))
-                else:
-                    await ws.send(str(number))
-            assert all_there.wait(DEADLINE)
-
-    run(main)
-    assert server.result == [str(number).encode() for number in range(count)]
+    async with connect(server.uri, coalesce=False, compression=None, close_timeout=0.1) as ws:
+        for number in range(count):
+            if how == "nowait":
+                ws.send_nowait(str(number))
+            else:
+                await ws.send(str(number))
+        assert all_there.wait(DEADLINE)
+    assert await server.wait_result() == [str(number).encode() for number in range(count)]

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, new_loop, soon
+from interop.asyncio_tools import Run, Setting, new_loop, soon
+from interop.connecting import Connect
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
 
@@ -21,8 +22,6 @@ pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 if IS_WIRESPEED:
     from wirespeed import State, broadcast
 
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 # Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0
@@ -135,14 +134,11 @@ def test_foreign_send_does_not_delay_corked_messages(
     run(main, debug=debug)
 
 
-def test_close(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            submitter = Submitter()
-            await elsewhere(lambda: submitter.result(ws.close(1001, "bye")))
-            assert (ws.close_code, ws.close_reason) == (1001, "bye")
-
-    run(main)
+async def test_close(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        submitter = Submitter()
+        await elsewhere(lambda: submitter.result(ws.close(1001, "bye")))
+        assert (ws.close_code, ws.close_reason) == (1001, "bye")
 
 
 # Directly
@@ -203,46 +199,40 @@ def test_abort(server: WebSocketsServer, run: Run, connect: Connect, waiting: bo
     run(main, debug=debug)
 
 
-def test_abort_during_other_calls(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        for _ in range(5):
-            async with connect(server.uri) as ws:
-                aborting = asyncio.ensure_future(elsewhere(ws.abort))
-                with pytest.raises(exceptions.ConnectionClosedError):
-                    while True:
-                        await ws.send("x")
-                        await ws.recv()
-                await aborting
-                await asyncio.wait_for(ws.wait_closed(), PATIENCE)
-
-    run(main)
-
-
-def test_attributes_are_readable(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
+async def test_abort_during_other_calls(server: WebSocketsServer, connect: Connect) -> None:
+    for _ in range(5):
         async with connect(server.uri) as ws:
-            stop = threading.Event()
-            states = set()
+            aborting = asyncio.ensure_future(elsewhere(ws.abort))
+            with pytest.raises(exceptions.ConnectionClosedError):
+                while True:
+                    await ws.send("x")
+                    await ws.recv()
+            await aborting
+            await asyncio.wait_for(ws.wait_closed(), PATIENCE)
 
-            def work() -> int:
-                count = 0
-                while not stop.is_set():
-                    states.add(ws.state)
-                    assert ws.stats()["messages_sent"] >= 0
-                    assert ws.latency >= 0
-                    assert ws.close_code is None
-                    count += 1
-                return count
 
-            reading = asyncio.ensure_future(elsewhere(work))
-            for number in range(300):
-                await ws.send(str(number))
-                assert await ws.recv() == str(number)
-            stop.set()
-            assert await reading > 0
-            assert states == {State.OPEN}
+async def test_attributes_are_readable(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        stop = threading.Event()
+        states = set()
 
-    run(main)
+        def work() -> int:
+            count = 0
+            while not stop.is_set():
+                states.add(ws.state)
+                assert ws.stats()["messages_sent"] >= 0
+                assert ws.latency >= 0
+                assert ws.close_code is None
+                count += 1
+            return count
+
+        reading = asyncio.ensure_future(elsewhere(work))
+        for number in range(300):
+            await ws.send(str(number))
+            assert await ws.recv() == str(number)
+        stop.set()
+        assert await reading > 0
+        assert states == {State.OPEN}
 
 
 @pytest.mark.parametrize(
@@ -260,28 +250,24 @@ def test_attributes_are_readable(server: WebSocketsServer, run: Run, connect: Co
     ],
     ids=["recv", "recv_many", "send", "fragments", "send_many", "flush", "ping", "pong", "close"],
 )
-def test_awaited_on_the_loop_of_another_thread(
-    server: WebSocketsServer, run: Run, connect: Connect, call: Callable[[Any], Any]
+async def test_awaited_on_the_loop_of_another_thread(
+    server: WebSocketsServer, connect: Connect, call: Callable[[Any], Any]
 ) -> None:
     """Awaiting is refused before it has an effect, every time."""
+    async with connect(server.uri) as ws:
+        counted = ws.stats()
 
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            counted = ws.stats()
-
-            async def there() -> None:
-                for _ in range(2):
+        async def there() -> None:
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="another thread"):
+                    await call(ws)
+                for refused in (lambda: ws.send_nowait("x"), ws.recv_nowait):
                     with pytest.raises(RuntimeError, match="another thread"):
-                        await call(ws)
-                    for refused in (lambda: ws.send_nowait("x"), ws.recv_nowait):
-                        with pytest.raises(RuntimeError, match="another thread"):
-                            refused()
+                        refused()
 
-            await elsewhere(lambda: asyncio.run(there()))
-            assert ws.stats() == counted
-            assert await use(ws, "1") == ["1", "1", "all"]
-
-    run(main)
+        await elsewhere(lambda: asyncio.run(there()))
+        assert ws.stats() == counted
+        assert await use(ws, "1") == ["1", "1", "all"]
 
 
 # Another thread runs the loop
@@ -356,28 +342,24 @@ def test_abort_by_the_former_thread_of_the_loop(
         loop.close()
 
 
-def test_loops_in_two_threads(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_loops_in_two_threads(server: WebSocketsServer, connect: Connect) -> None:
     """Two loops run at once, with a connection each."""
+    async with connect(server.uri) as ws:
 
-    async def main() -> None:
-        async with connect(server.uri) as ws:
+        async def there() -> None:
+            async with connect(server.uri) as other:
+                for _ in range(20):
+                    assert await use(other, "1") == ["1", "1", "all"]
 
-            async def there() -> None:
-                async with connect(server.uri) as other:
-                    for _ in range(20):
-                        assert await use(other, "1") == ["1", "1", "all"]
+        def work() -> None:
+            loop = asyncio.new_event_loop()
+            try:
+                loop.run_until_complete(there())
+            finally:
+                loop.close()
 
-            def work() -> None:
-                loop = asyncio.new_event_loop()
-                try:
-                    loop.run_until_complete(there())
-                finally:
-                    loop.close()
-
-            working = asyncio.ensure_future(elsewhere(work))
-            for _ in range(20):
-                assert await use(ws, "1") == ["1", "1", "all"]
-            await soon(working.done)
-            await working
-
-    run(main)
+        working = asyncio.ensure_future(elsewhere(work))
+        for _ in range(20):
+            assert await use(ws, "1") == ["1", "1", "all"]
+        await soon(working.done)
+        await working

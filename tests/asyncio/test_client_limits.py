@@ -4,78 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.checks import describe
+from interop.connecting import Connect
 from interop.faults import DEFLATE
 from interop.frames import BINARY, CONT, binary, deflate, frame
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
-
 
 @pytest.mark.parametrize("max_size", [1, 125, 126, 1000, 65_535, 65_536, 1 << 20])
-def test_max_size(server: WebSocketsServer, run: Run, connect: Connect, max_size: int) -> None:
-    async def main() -> None:
-        async with connect(server.uri, max_size=max_size, compression=None) as ws:
-            await ws.send(bytes(max_size))
-            assert len(await ws.recv()) == max_size
-            await ws.send(bytes(max_size + 1))
-            with pytest.raises(exceptions.ConnectionClosedError) as raised:
-                await ws.recv()
-        assert raised.value.sent is not None
-        assert raised.value.sent.code == 1009
-
-    run(main)
+async def test_max_size(server: WebSocketsServer, connect: Connect, max_size: int) -> None:
+    async with connect(server.uri, max_size=max_size, compression=None) as ws:
+        await ws.send(bytes(max_size))
+        assert len(await ws.recv()) == max_size
+        await ws.send(bytes(max_size + 1))
+        with pytest.raises(exceptions.ConnectionClosedError) as raised:
+            await ws.recv()
+    assert raised.value.sent is not None
+    assert raised.value.sent.code == 1009
 
 
-def test_max_size_counts_bytes_not_characters(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri, max_size=100) as ws:
-            await ws.send("é" * 50)
-            assert await ws.recv() == "é" * 50
-            await ws.send("é" * 51)
-            with pytest.raises(exceptions.ConnectionClosedError):
-                await ws.recv()
-
-    run(main)
+async def test_max_size_counts_bytes_not_characters(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri, max_size=100) as ws:
+        await ws.send("é" * 50)
+        assert await ws.recv() == "é" * 50
+        await ws.send("é" * 51)
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await ws.recv()
 
 
-def test_max_size_does_not_limit_sending(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri + "/sink", max_size=100) as ws:
-            await ws.send(bytes(100_000))
-            await ws.send("?")
-            assert await ws.recv() == "100000"
-
-    run(main)
+async def test_max_size_does_not_limit_sending(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri + "/sink", max_size=100) as ws:
+        await ws.send(bytes(100_000))
+        await ws.send("?")
+        assert await ws.recv() == "100000"
 
 
-def test_no_max_size(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri + f"/binary?size={5 << 20}", max_size=None) as ws:
-            assert len(await ws.recv()) == 5 << 20
-
-    run(main)
+async def test_no_max_size(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri + f"/binary?size={5 << 20}", max_size=None) as ws:
+        assert len(await ws.recv()) == 5 << 20
 
 
 @pytest.mark.wirespeed_only("the text is ours")
-def test_size_error_names_the_option(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> str:
-        ws = await connect(server.uri + "/binary?size=2000", max_size=1000)
-        with pytest.raises(exceptions.ConnectionClosedError) as raised:
-            await ws.recv()
-        await ws.close()
-        return describe(raised.value)
-
-    told = run(main)
+async def test_size_error_names_the_option(server: WebSocketsServer, connect: Connect) -> None:
+    ws = await connect(server.uri + "/binary?size=2000", max_size=1000)
+    with pytest.raises(exceptions.ConnectionClosedError) as raised:
+        await ws.recv()
+    await ws.close()
+    told = describe(raised.value)
     assert "max_size" in told
     assert "1000" in told
 
@@ -105,18 +87,14 @@ def test_max_fragments(scripted: Scripted, run: Run, connect: Connect, limit: in
 
 
 @pytest.mark.wirespeed_only("websockets limits fragments by an environment variable")
-def test_no_max_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_no_max_fragments(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept(then=binary(b"", fin=False) + frame(CONT, b"x", fin=False) * 10_000 + frame(CONT))
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri, max_fragments=None) as ws:
-            assert await ws.recv() == b"x" * 10_000
-
-    run(main)
+    async with connect(server.uri, max_fragments=None) as ws:
+        assert await ws.recv() == b"x" * 10_000
 
 
 def peak() -> int:

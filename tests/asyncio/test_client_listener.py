@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, soon, spin
+from interop.asyncio_tools import Run, Setting, soon, spin
 from interop.checks import as_close, within
+from interop.connecting import Connect
 from interop.faults import DEFLATE
 from interop.frames import CONT, PONG, Close, Frame, binary, close, deflate, frame, ping, pong, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
 
@@ -27,10 +28,6 @@ if IS_WIRESPEED:
     from wirespeed import Listener
 else:
     Listener = object
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 class Recorder(Listener):
@@ -77,17 +74,13 @@ def sending(data: bytes, *headers: str) -> Callable[[Wire], Any]:
 # Events
 
 
-def test_callbacks_in_order(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_callbacks_in_order(scripted: Scripted, connect: Connect) -> None:
     data = text("é") + binary(b"b") + ping(b"1") + text("c", fin=False) + pong(b"2") + frame(CONT, b"d") + text("")
     server = scripted(sending(data + close(1001, "bye")))
     recorder = Recorder()
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=recorder)
-        await ws.wait_closed()
-        assert recorder.connections == {ws}
-
-    run(main)
+    ws = await connect(server.uri, listener=recorder)
+    await ws.wait_closed()
+    assert recorder.connections == {ws}
     assert recorder.events == [
         ("open", "OPEN"),
         ("message", "é"),
@@ -98,22 +91,18 @@ def test_callbacks_in_order(scripted: Scripted, run: Run, connect: Connect) -> N
         ("message", ""),
         ("close", 1001, "bye"),
     ]
-    assert server.result == ([Frame(PONG, b"1")], Close(1001, "bye"))
+    assert await server.wait_result() == ([Frame(PONG, b"1")], Close(1001, "bye"))
 
 
-def test_types(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_types(scripted: Scripted, connect: Connect) -> None:
     server = scripted(sending(text("é") + binary(b"b") + ping(b"1") + pong(b"2") + close(1000)))
     recorder = Recorder()
-
-    async def main() -> None:
-        await (await connect(server.uri, listener=recorder)).wait_closed()
-
-    run(main)
+    await (await connect(server.uri, listener=recorder)).wait_closed()
     kinds = [[type(value) for value in event[1:]] for event in recorder.events[1:]]
     assert kinds == [[str], [bytes], [bytes], [bytes], [int, str]]
 
 
-def test_open_is_first(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_open_is_first(server: WebSocketsServer, connect: Connect) -> None:
     """on_open runs before ``connect`` returns, and can use the connection."""
 
     class PendingHandshake(Recorder):
@@ -122,19 +111,15 @@ def test_open_is_first(server: WebSocketsServer, run: Run, connect: Connect) -> 
             ws.send_nowait("from on_open")
 
     recorder = PendingHandshake()
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=recorder)
-        assert recorder.events[:1] == [("open", "OPEN")]
-        assert recorder.connections == {ws}
-        await soon(lambda: recorder.of("message") == ["from on_open"])
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri, listener=recorder)
+    assert recorder.events[:1] == [("open", "OPEN")]
+    assert recorder.connections == {ws}
+    await soon(lambda: recorder.of("message") == ["from on_open"])
+    await ws.close()
 
 
 @pytest.mark.parametrize("end", ["reset", "fault", "abort", "close", "no-code"])
-def test_close_is_last_and_once(scripted: Scripted, run: Run, connect: Connect, end: str) -> None:
+async def test_close_is_last_and_once(scripted: Scripted, connect: Connect, end: str) -> None:
     def script(wire: Wire) -> None:
         wire.accept(then=text("x"))
         server.pause()
@@ -150,82 +135,62 @@ def test_close_is_last_and_once(scripted: Scripted, run: Run, connect: Connect, 
 
     server = scripted(script)
     recorder = Recorder()
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=recorder, close_timeout=5)
-        await soon(lambda: recorder.of("message"))
-        server.release.set()
-        if end == "abort":
-            ws.abort()
-        elif end == "close":
-            await ws.close(4000, "mine")
-        await ws.wait_closed()
-        await spin()
-        assert recorder.events[-1][0] == "close"
-        assert len(recorder.of("close")) == 1
-        assert recorder.of("close") == [(ws.close_code, ws.close_reason)]
-
-    run(main)
+    ws = await connect(server.uri, listener=recorder, close_timeout=5)
+    await soon(lambda: recorder.of("message"))
+    server.release.set()
+    if end == "abort":
+        ws.abort()
+    elif end == "close":
+        await ws.close(4000, "mine")
+    await ws.wait_closed()
+    await spin()
+    assert recorder.events[-1][0] == "close"
+    assert len(recorder.of("close")) == 1
+    assert recorder.of("close") == [(ws.close_code, ws.close_reason)]
     assert recorder.of("close") == [
         {"close": (4000, "mine"), "no-code": (1005, "")}.get(end, (1006, "")),
     ]
 
 
-def test_listener_without_methods(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_listener_without_methods(server: WebSocketsServer, connect: Connect) -> None:
     """Messages without a callback are dropped, pings are answered."""
-
-    async def main() -> None:
-        ws = await connect(server.uri + "/ping?data=spam", listener=Listener())
-        await soon(lambda: ws.stats()["messages_received"])
-        await ws.close()
-        assert ws.close_code == 1000
-
-    run(main)
+    ws = await connect(server.uri + "/ping?data=spam", listener=Listener())
+    await soon(lambda: ws.stats()["messages_received"])
+    await ws.close()
+    assert ws.close_code == 1000
 
 
-def test_listener_has_no_recv(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_listener_has_no_recv(server: WebSocketsServer, connect: Connect) -> None:
     recorder = Recorder()
-
-    async def main() -> None:
-        async with connect(server.uri, listener=recorder) as ws:
-            for call in (ws.recv, ws.recv_many, lambda: ws.recv_streaming().__anext__()):
-                with pytest.raises(Exception, match="listener") as raised:
-                    await call()
-                assert not isinstance(raised.value, exceptions.ConnectionClosed)
-            with pytest.raises(Exception, match="listener"):
-                ws.recv_nowait()
-            await ws.send("still open")
-            await soon(lambda: recorder.of("message") == ["still open"])
-
-    run(main)
+    async with connect(server.uri, listener=recorder) as ws:
+        for call in (ws.recv, ws.recv_many, lambda: ws.recv_streaming().__anext__()):
+            with pytest.raises(Exception, match="listener") as raised:
+                await call()
+            assert not isinstance(raised.value, exceptions.ConnectionClosed)
+        with pytest.raises(Exception, match="listener"):
+            ws.recv_nowait()
+        await ws.send("still open")
+        await soon(lambda: recorder.of("message") == ["still open"])
 
 
-def test_compressed(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_compressed(scripted: Scripted, connect: Connect) -> None:
     server = scripted(sending(text(deflate(b"Hello"), rsv=4) + binary(deflate(b"\x00" * 1000), rsv=4), DEFLATE))
     recorder = Recorder()
-
-    async def main() -> None:
-        async with connect(server.uri, listener=recorder):
-            await soon(lambda: len(recorder.of("message")) == 2)
-
-    run(main)
+    async with connect(server.uri, listener=recorder):
+        await soon(lambda: len(recorder.of("message")) == 2)
     assert recorder.of("message") == ["Hello", bytes(1000)]
 
 
-def test_many(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_many(scripted: Scripted, connect: Connect) -> None:
     count = 20_000
     server = scripted(sending(b"".join(text(str(number)) for number in range(count)) + close(1000)))
     recorder = Recorder()
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=recorder)
-        await ws.wait_closed()
-
-    run(main)
+    ws = await connect(server.uri, listener=recorder)
+    await ws.wait_closed()
     assert recorder.of("message") == [str(number) for number in range(count)]
 
 
-def test_flood_does_not_starve_the_loop(scripted: Scripted, run: Run, connect: Connect, setting: Setting) -> None:
+async def test_flood_does_not_starve_the_loop(scripted: Scripted, connect: Connect, setting: Setting) -> None:
     block = text("x" * 20) * 2000
 
     def script(wire: Wire) -> None:
@@ -236,37 +201,29 @@ def test_flood_does_not_starve_the_loop(scripted: Scripted, run: Run, connect: C
         wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        recorder = Recorder()
-        ws = await connect(server.uri, listener=recorder, compression=None)
-        # All bytes are in the system's buffer before the first read.
-        time.sleep(0.3)
-        most = seen = 0
-        while ws.state.name != "CLOSED":
-            await asyncio.sleep(0)
-            received = ws.stats()["messages_received"]
-            most, seen = max(most, received - seen), received
-        assert seen == 400_000
-        # Two turns of 256 KiB, each message counted with 32 bytes of overhead, and the bytes read before the first. The
-        # transports of libuv read up to 32 times in one turn.
-        if (setting.loop, setting.io_backend) != ("uvloop", "transport"):
-            assert most < 16_000
-
-    run(main)
+    recorder = Recorder()
+    ws = await connect(server.uri, listener=recorder, compression=None)
+    # All bytes are in the system's buffer before the first read.
+    time.sleep(0.3)
+    most = seen = 0
+    while ws.state.name != "CLOSED":
+        await asyncio.sleep(0)
+        received = ws.stats()["messages_received"]
+        most, seen = max(most, received - seen), received
+    assert seen == 400_000
+    # Two turns of 256 KiB, each message counted with 32 bytes of overhead, and the bytes read before the first. The
+    # transports of libuv read up to 32 times in one turn.
+    if (setting.loop, setting.io_backend) != ("uvloop", "transport"):
+        assert most < 16_000
 
 
-def test_latency_and_pong(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_latency_and_pong(server: WebSocketsServer, connect: Connect) -> None:
     """The future of a ping works beside ``on_pong``; pongs of keepalive call it too."""
     recorder = Recorder()
-
-    async def main() -> None:
-        async with connect(server.uri, listener=recorder, ping_interval=0.05) as ws:
-            assert await (await ws.ping(b"mine")) > 0
-            assert recorder.of("pong")[0] == b"mine"
-            await soon(lambda: len(recorder.of("pong")) > 2)
-
-    run(main)
+    async with connect(server.uri, listener=recorder, ping_interval=0.05) as ws:
+        assert await (await ws.ping(b"mine")) > 0
+        assert recorder.of("pong")[0] == b"mine"
+        await soon(lambda: len(recorder.of("pong")) > 2)
 
 
 # Using the connection in a callback
@@ -280,19 +237,15 @@ class Echo(Recorder):
             ws.send_nowait(str(number + 1))
 
 
-def test_send_in_a_callback(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_send_in_a_callback(server: WebSocketsServer, connect: Connect) -> None:
     recorder = Echo()
-
-    async def main() -> None:
-        async with connect(server.uri, listener=recorder) as ws:
-            await ws.send("0")
-            await soon(lambda: len(recorder.of("message")) == 101)
-
-    run(main)
+    async with connect(server.uri, listener=recorder) as ws:
+        await ws.send("0")
+        await soon(lambda: len(recorder.of("message")) == 101)
     assert recorder.of("message") == [str(number) for number in range(101)]
 
 
-def test_create_task_in_a_callback(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_create_task_in_a_callback(server: WebSocketsServer, connect: Connect) -> None:
     class Spawning(Recorder):
         tasks: list[Any] = []  # noqa: RUF012 - one for all
 
@@ -302,19 +255,15 @@ def test_create_task_in_a_callback(server: WebSocketsServer, run: Run, connect: 
                 self.tasks.append(asyncio.get_running_loop().create_task(ws.send("from a task")))
 
     recorder = Spawning()
-
-    async def main() -> None:
-        async with connect(server.uri, listener=recorder) as ws:
-            await ws.send("go")
-            await soon(lambda: recorder.of("message") == ["go", "from a task"])
-            await asyncio.gather(*recorder.tasks)
-
-    run(main)
+    async with connect(server.uri, listener=recorder) as ws:
+        await ws.send("go")
+        await soon(lambda: recorder.of("message") == ["go", "from a task"])
+        await asyncio.gather(*recorder.tasks)
 
 
 @pytest.mark.parametrize("when", ["open", "message", "ping", "pong", "close", "writable"])
 @pytest.mark.parametrize("how", ["abort", "close"])
-def test_abort_in_a_callback(scripted: Scripted, run: Run, connect: Connect, when: str, how: str) -> None:
+async def test_abort_in_a_callback(scripted: Scripted, connect: Connect, when: str, how: str) -> None:
     """Remaining data is not delivered after an abort."""
 
     def script(wire: Wire) -> Any:
@@ -341,31 +290,27 @@ def test_abort_in_a_callback(scripted: Scripted, run: Run, connect: Connect, whe
                 self.tasks.append(asyncio.ensure_future(ws.close(4000)))
 
     recorder = Ending()
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=recorder, compression=None, close_timeout=2)
-        if when == "writable":
-            with pytest.raises(BlockingIOError):
-                while True:
-                    ws.send_nowait(bytes(100_000))
-        server.release.set()
-        if when == "close":
-            await ws.close()
-        with within(8):
-            await ws.wait_closed()
-            await asyncio.gather(*recorder.tasks)
-        if how == "abort" and when not in ("close", "writable"):
-            assert len(recorder.of(when)) == 1
-        assert len(recorder.of("close")) == 1
-        assert recorder.events[-1][0] == "close"
-
-    run(main)
+    ws = await connect(server.uri, listener=recorder, compression=None, close_timeout=2)
+    if when == "writable":
+        with pytest.raises(BlockingIOError):
+            while True:
+                ws.send_nowait(bytes(100_000))
+    server.release.set()
+    if when == "close":
+        await ws.close()
+    with within(8):
+        await ws.wait_closed()
+        await asyncio.gather(*recorder.tasks)
+    if how == "abort" and when not in ("close", "writable"):
+        assert len(recorder.of(when)) == 1
+    assert len(recorder.of("close")) == 1
+    assert recorder.events[-1][0] == "close"
 
 
 # Flow control
 
 
-def test_on_writable(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_on_writable(scripted: Scripted, connect: Connect) -> None:
     """on_writable is called once for each time that ``send_nowait`` was refused."""
 
     def script(wire: Wire) -> Any:
@@ -391,33 +336,25 @@ def test_on_writable(scripted: Scripted, run: Run, connect: Connect) -> None:
                 pass
 
     recorder = Pump()
-
-    async def main() -> None:
-        async with connect(server.uri, listener=recorder, compression=None) as ws:
-            recorder.pump(ws)
-            assert 0 < recorder.sent < 200
-            await asyncio.sleep(0.05)
-            assert recorder.of("writable") == []
-            server.release.set()
-            await soon(lambda: recorder.sent == 200, 15)
-            await ws.flush()
-
-    run(main)
+    async with connect(server.uri, listener=recorder, compression=None) as ws:
+        recorder.pump(ws)
+        assert 0 < recorder.sent < 200
+        await asyncio.sleep(0.05)
+        assert recorder.of("writable") == []
+        server.release.set()
+        await soon(lambda: recorder.sent == 200, 15)
+        await ws.flush()
     assert recorder.events.count(("writable",)) >= 1
-    payloads = [frame.payload for frame in server.result[0]]
+    payloads = [frame.payload for frame in (await server.wait_result())[0]]
     assert payloads == [number.to_bytes(2, "big") + bytes(100_000) for number in range(200)]
 
 
-def test_on_writable_is_not_called_without_refused_send(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_on_writable_is_not_called_without_refused_send(server: WebSocketsServer, connect: Connect) -> None:
     recorder = Recorder()
-
-    async def main() -> None:
-        async with connect(server.uri, listener=recorder) as ws:
-            for _ in range(10):
-                await ws.send("x")
-            await soon(lambda: len(recorder.of("message")) == 10)
-
-    run(main)
+    async with connect(server.uri, listener=recorder) as ws:
+        for _ in range(10):
+            await ws.send("x")
+        await soon(lambda: len(recorder.of("message")) == 10)
     assert ("writable",) not in recorder.events
 
 
@@ -480,22 +417,18 @@ def test_exception(scripted: Scripted, run: Run, connect: Connect, method: str) 
     assert server.result == Close(1011, server.results[0].reason) if server.results[0] else method == "open"
 
 
-def test_exception_in_on_close(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_exception_in_on_close(scripted: Scripted, connect: Connect) -> None:
     server = scripted(sending(text("x") + close(1000)))
     recorder = Failing("close", ZeroDivisionError("mine"))
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=recorder)
-        with within(5), pytest.raises(ZeroDivisionError):
-            await ws.wait_closed()
-        await ws.close()
-        assert len(recorder.of("close")) == 1
-        assert ws.close_code == 1000
-
-    run(main)
+    ws = await connect(server.uri, listener=recorder)
+    with within(5), pytest.raises(ZeroDivisionError):
+        await ws.wait_closed()
+    await ws.close()
+    assert len(recorder.of("close")) == 1
+    assert ws.close_code == 1000
 
 
-def test_exception_in_on_writable(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_exception_in_on_writable(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept()
         server.pause()
@@ -505,46 +438,34 @@ def test_exception_in_on_writable(scripted: Scripted, run: Run, connect: Connect
 
     server = scripted(script, receive_buffer=4096)
     recorder = Failing("writable", ZeroDivisionError("mine"))
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=recorder, compression=None)
-        with pytest.raises(BlockingIOError):
-            while True:
-                ws.send_nowait(bytes(100_000))
-        server.release.set()
-        with within(5), pytest.raises(ZeroDivisionError):
-            await ws.wait_closed()
-
-    run(main)
-    assert server.result.code == 1011
+    ws = await connect(server.uri, listener=recorder, compression=None)
+    with pytest.raises(BlockingIOError):
+        while True:
+            ws.send_nowait(bytes(100_000))
+    server.release.set()
+    with within(5), pytest.raises(ZeroDivisionError):
+        await ws.wait_closed()
+    assert (await server.wait_result()).code == 1011
 
 
-def test_exception_while_a_task_sends(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_exception_while_a_task_sends(scripted: Scripted, connect: Connect) -> None:
     """The sending task gets an exception."""
     server = scripted(sending(text("x")))
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=Failing("message", ZeroDivisionError()), close_timeout=0.2)
-        with within(5), pytest.raises(exceptions.ConnectionClosedError):
-            while True:
-                await ws.send("x")
-                await asyncio.sleep(0)
-        with pytest.raises(ZeroDivisionError):
-            await ws.wait_closed()
-
-    run(main)
+    ws = await connect(server.uri, listener=Failing("message", ZeroDivisionError()), close_timeout=0.2)
+    with within(5), pytest.raises(exceptions.ConnectionClosedError):
+        while True:
+            await ws.send("x")
+            await asyncio.sleep(0)
+    with pytest.raises(ZeroDivisionError):
+        await ws.wait_closed()
 
 
-def test_exception_that_is_not_retrieved(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_exception_that_is_not_retrieved(scripted: Scripted, connect: Connect) -> None:
     """The exception is never reported as never retrieved: ``close`` and ``async with`` end quietly."""
     server = scripted(sending(text("x") + close(1000)))
-
-    async def main() -> None:
-        async with connect(server.uri, listener=Failing("message", ZeroDivisionError())) as ws:
-            await soon(lambda: ws.state.name != "OPEN")
-        assert ws.state.name == "CLOSED"
-
-    run(main)
+    async with connect(server.uri, listener=Failing("message", ZeroDivisionError())) as ws:
+        await soon(lambda: ws.state.name != "OPEN")
+    assert ws.state.name == "CLOSED"
 
 
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
@@ -570,22 +491,19 @@ def test_exit_from_a_callback(
 # Lifetime
 
 
-def test_listener_and_connection_in_a_cycle(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_listener_and_connection_in_a_cycle(server: WebSocketsServer, connect: Connect) -> None:
     """Both are collected together."""
 
     class Owner(Listener):
         ws: Any = None
 
-    async def main() -> None:
-        owner = Owner()
-        owner.ws = await connect(server.uri, listener=owner)
-        await owner.ws.close()
-        references = [weakref.ref(owner), weakref.ref(owner.ws)]
-        del owner
-        gc.collect()
-        assert [reference() for reference in references] == [None, None]
-
-    run(main)
+    owner = Owner()
+    owner.ws = await connect(server.uri, listener=owner)
+    await owner.ws.close()
+    references = [weakref.ref(owner), weakref.ref(owner.ws)]
+    del owner
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -618,16 +536,14 @@ def test_connection_whose_listener_raised_is_collected(
 
 
 @pytest.mark.parametrize("listener", [1, "listener", ..., Recorder], ids=repr)
-def test_listener_of_wrong_type(server: WebSocketsServer, run: Run, connect: Connect, listener: Any) -> None:
-    async def main() -> None:
-        with pytest.raises(TypeError, match="listener"):
-            await connect(server.uri, listener=listener)
-
-    run(main)
+async def test_listener_of_wrong_type(server: WebSocketsServer, connect: Connect, listener: Any) -> None:
+    with pytest.raises(TypeError, match="listener"):
+        await connect(server.uri, listener=listener)
 
 
-def test_exception_is_logged_before_closing(
-    scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture
+@pytest.mark.within(20)
+async def test_exception_is_logged_before_closing(
+    scripted: Scripted, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A peer that does not answer the close frame does not delay the log record."""
     logged = threading.Event()
@@ -639,40 +555,29 @@ def test_exception_is_logged_before_closing(
         wire.send(close(1011))
 
     server = scripted(reluctant)
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=Failing("message", ZeroDivisionError()), close_timeout=30)
-        await soon(lambda: caplog.records)
-        assert ws.state.name == "CLOSING"
-        logged.set()
-        with pytest.raises(ZeroDivisionError):
-            await ws.wait_closed()
-
-    with within(20):
-        run(main)
+    ws = await connect(server.uri, listener=Failing("message", ZeroDivisionError()), close_timeout=30)
+    await soon(lambda: caplog.records)
+    assert ws.state.name == "CLOSING"
+    logged.set()
+    with pytest.raises(ZeroDivisionError):
+        await ws.wait_closed()
     assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("method", ["message", "close"])
-def test_exception_is_logged_once(
-    scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, method: str
+async def test_exception_is_logged_once(
+    scripted: Scripted, connect: Connect, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     """The exception is logged once, whether or not it is retrieved."""
     server = scripted(sending(text("x") + close(1000)))
     error = ZeroDivisionError("mine")
-
-    async def main() -> None:
-        ws = await connect(server.uri + "feed?token=secret", listener=Failing(method, error))
-        await soon(lambda: ws.state.name == "CLOSED")
-        await soon(lambda: caplog.records)
-        for _ in range(2):
-            with pytest.raises(ZeroDivisionError):
-                await ws.wait_closed()
-        assert [record.getMessage() for record in caplog.records] == [
-            f"listener failed ({ws.id} to {server.uri}feed?***)"
-        ]
-
-    run(main)
+    ws = await connect(server.uri + "feed?token=secret", listener=Failing(method, error))
+    await soon(lambda: ws.state.name == "CLOSED")
+    await soon(lambda: caplog.records)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            await ws.wait_closed()
+    assert [record.getMessage() for record in caplog.records] == [f"listener failed ({ws.id} to {server.uri}feed?***)"]
     [record] = caplog.records
     assert (record.name, record.levelname) == ("wirespeed.client", "ERROR")
     assert record.exc_info is not None

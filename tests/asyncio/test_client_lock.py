@@ -16,12 +16,11 @@ import pytest
 
 import wirespeed
 from interop.certificates import Certificates
+from interop.connecting import Connect
 from interop.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 # Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0
@@ -186,70 +185,56 @@ def secure(connect: Connect, secure_server: WebSocketsServer, certificates: Cert
     return opening
 
 
-def test_another_thread(run: Run, secure: Callable[[], Any]) -> None:
+async def test_another_thread(secure: Callable[[], Any]) -> None:
     """A call from another thread always succeeds."""
-
-    async def main() -> None:
-        async with secure() as ws:
-            user = User(ws, look)
-            with in_thread(user):
-                for _ in range(40):
-                    await exchange(ws, LARGE)
-                    await exchange(ws, "small")
-            assert user.errors == set()
-            assert user.count > 0
-
-    run(main)
+    async with secure() as ws:
+        user = User(ws, look)
+        with in_thread(user):
+            for _ in range(40):
+                await exchange(ws, LARGE)
+                await exchange(ws, "small")
+        assert user.errors == set()
+        assert user.count > 0
 
 
 @pytest.mark.parametrize("use", USES)
-def test_finalizers(run: Run, secure: Callable[[], Any], use: str) -> None:
-    async def main() -> None:
-        async with secure() as ws:
-            user = User(ws, USES[use])
-            with in_finalizers(user):
-                for _ in range(15):
-                    await exchange(ws, LARGE)
-                    await exchange(ws, "small")
-            await exchange(ws, "last")
-            check_refusals(user)
-            assert user.count > 0
-
-    run(main)
+async def test_finalizers(secure: Callable[[], Any], use: str) -> None:
+    async with secure() as ws:
+        user = User(ws, USES[use])
+        with in_finalizers(user):
+            for _ in range(15):
+                await exchange(ws, LARGE)
+                await exchange(ws, "small")
+        await exchange(ws, "last")
+        check_refusals(user)
+        assert user.count > 0
 
 
 @pytest.mark.parametrize("use", USES)
-def test_signal_handlers(run: Run, secure: Callable[[], Any], use: str) -> None:
-    async def main() -> None:
-        async with secure() as ws:
-            user = User(ws, USES[use])
-            with in_signal_handlers(user):
-                for _ in range(30):
-                    await exchange(ws, LARGE)
-                    await exchange(ws, "small")
-                    await asyncio.sleep(0.001)
-            await exchange(ws, "last")
-            check_refusals(user)
-            assert user.count > 0
-
-    run(main)
+async def test_signal_handlers(secure: Callable[[], Any], use: str) -> None:
+    async with secure() as ws:
+        user = User(ws, USES[use])
+        with in_signal_handlers(user):
+            for _ in range(30):
+                await exchange(ws, LARGE)
+                await exchange(ws, "small")
+                await asyncio.sleep(0.001)
+        await exchange(ws, "last")
+        check_refusals(user)
+        assert user.count > 0
 
 
-def test_abort_from_within(run: Run, secure: Callable[[], Any]) -> None:
+async def test_abort_from_within(secure: Callable[[], Any]) -> None:
     """Abort ends the connection or is refused: senders and receivers are woken in either case."""
-
-    async def main() -> None:
-        for _ in range(5):
-            ws = await secure()
-            aborting = User(ws, lambda ws: ws.abort())
-            with in_finalizers(aborting), contextlib.suppress(Exception):
-                for _ in range(20):
-                    await exchange(ws, LARGE)
-            check_refusals(aborting)
-            ws.abort()
-            await asyncio.wait_for(ws.wait_closed(), PATIENCE)
-
-    run(main)
+    for _ in range(5):
+        ws = await secure()
+        aborting = User(ws, lambda ws: ws.abort())
+        with in_finalizers(aborting), contextlib.suppress(Exception):
+            for _ in range(20):
+                await exchange(ws, LARGE)
+        check_refusals(aborting)
+        ws.abort()
+        await asyncio.wait_for(ws.wait_closed(), PATIENCE)
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])

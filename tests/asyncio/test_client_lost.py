@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon
+from interop.asyncio_tools import Run, soon
 from interop.checks import as_close, no_leaks, within
+from interop.connecting import Connect
 from interop.frames import BINARY, TEXT, Close, close, frame, text
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import Disconnected, Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def test_no_reply_to_close(run: Run, connect: Connect) -> None:
@@ -42,7 +39,7 @@ def test_no_reply_to_close(run: Run, connect: Connect) -> None:
         run(lambda: main(server.uri))
 
 
-def test_no_reply_to_close_but_data(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_no_reply_to_close_but_data(scripted: Scripted, connect: Connect) -> None:
     """A server that keeps sending does not extend the deadline."""
 
     def script(wire: Wire) -> None:
@@ -55,19 +52,15 @@ def test_no_reply_to_close_but_data(scripted: Scripted, run: Run, connect: Conne
             pass
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri, close_timeout=0.3)
-        with within(3, at_least=0.3):
-            await ws.close()
-        assert ws.close_code == 1006
-
-    run(main)
+    ws = await connect(server.uri, close_timeout=0.3)
+    with within(3, at_least=0.3):
+        await ws.close()
+    assert ws.close_code == 1006
 
 
 @pytest.mark.wirespeed_only("websockets stops reading when its queue is full, so close waits for its timeout")
 @pytest.mark.parametrize("size", [10, 64, 100_000])
-def test_close_under_a_flood(scripted: Scripted, run: Run, connect: Connect, size: int) -> None:
+async def test_close_under_a_flood(scripted: Scripted, connect: Connect, size: int) -> None:
     """The server sends as fast as it can until it sees the close frame; the application no longer receives."""
     block = frame(BINARY, bytes(size)) * max(1, 65_536 // size)
 
@@ -85,21 +78,17 @@ def test_close_under_a_flood(scripted: Scripted, run: Run, connect: Connect, siz
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri, compression=None, close_timeout=2)
-        for _ in range(100):
-            assert await ws.recv() == bytes(size)
-        await soon(server.reached.is_set)  # all buffers are full
-        with within(1.5):
-            await ws.close()
-        assert ws.close_code == 1000
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    ws = await connect(server.uri, compression=None, close_timeout=2)
+    for _ in range(100):
+        assert await ws.recv() == bytes(size)
+    await soon(server.reached.is_set)  # all buffers are full
+    with within(1.5):
+        await ws.close()
+    assert ws.close_code == 1000
+    assert await server.wait_result() == ([], Close(1000))
 
 
-def test_tcp_left_open_after_the_closing_handshake(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_tcp_left_open_after_the_closing_handshake(scripted: Scripted, connect: Connect) -> None:
     """Section 7.1.1: the server closes first; a client does not wait for that forever."""
 
     def script(wire: Wire) -> Any:
@@ -110,19 +99,15 @@ def test_tcp_left_open_after_the_closing_handshake(scripted: Scripted, run: Run,
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri, close_timeout=0.3)
-        with within(3):
-            await ws.close()
-        assert ws.close_code == 1000
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    ws = await connect(server.uri, close_timeout=0.3)
+    with within(3):
+        await ws.close()
+    assert ws.close_code == 1000
+    assert await server.wait_result() == ([], Close(1000))
 
 
 @pytest.mark.wirespeed_only("websockets waits without a deadline until the application sends or closes")
-def test_tcp_left_open_after_the_server_closed(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_tcp_left_open_after_the_server_closed(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept(then=close(1000))
         received = wire.read_until_close()
@@ -130,17 +115,13 @@ def test_tcp_left_open_after_the_server_closed(scripted: Scripted, run: Run, con
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri, close_timeout=0.3)
-        with within(3), pytest.raises(exceptions.ConnectionClosed):
-            await asyncio.wait_for(ws.recv(), 2)
-        with within(3):
-            await ws.close()
-        assert ws.close_code == 1000
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    ws = await connect(server.uri, close_timeout=0.3)
+    with within(3), pytest.raises(exceptions.ConnectionClosed):
+        await asyncio.wait_for(ws.recv(), 2)
+    with within(3):
+        await ws.close()
+    assert ws.close_code == 1000
+    assert await server.wait_result() == ([], Close(1000))
 
 
 # Lost
@@ -150,61 +131,47 @@ ENDINGS = {"end-of-stream": Wire.half_close, "reset": Wire.reset, "closed": Wire
 
 
 @pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
-def test_lost_without_close_frame(scripted: Scripted, run: Run, connect: Connect, end: Callable[[Wire], None]) -> None:
+async def test_lost_without_close_frame(scripted: Scripted, connect: Connect, end: Callable[[Wire], None]) -> None:
     def script(wire: Wire) -> None:
         wire.accept(then=text("last"))
         server.pause()
         end(wire)
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        assert await ws.recv() == "last"
-        server.release.set()
-        with pytest.raises(exceptions.ConnectionClosedError) as raised:
-            await ws.recv()
-        assert raised.value.rcvd is None
-        assert raised.value.sent is None
-        assert str(raised.value) == "no close frame received or sent"
-        assert (ws.close_code, ws.close_reason) == (1006, "")
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri)
+    assert await ws.recv() == "last"
+    server.release.set()
+    with pytest.raises(exceptions.ConnectionClosedError) as raised:
+        await ws.recv()
+    assert raised.value.rcvd is None
+    assert raised.value.sent is None
+    assert str(raised.value) == "no close frame received or sent"
+    assert (ws.close_code, ws.close_reason) == (1006, "")
+    await ws.close()
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 5], ids=lambda cut: f"after-{cut}-bytes")
-def test_lost_inside_a_frame(scripted: Scripted, run: Run, connect: Connect, cut: int) -> None:
+async def test_lost_inside_a_frame(scripted: Scripted, connect: Connect, cut: int) -> None:
     server = scripted(lambda wire: wire.accept(then=text("whole") + text("x" * 200)[:cut]))
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        assert await ws.recv() == "whole"
-        with pytest.raises(exceptions.ConnectionClosedError) as raised:
-            await ws.recv()
-        assert raised.value.rcvd is None
-        assert raised.value.sent is None
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri)
+    assert await ws.recv() == "whole"
+    with pytest.raises(exceptions.ConnectionClosedError) as raised:
+        await ws.recv()
+    assert raised.value.rcvd is None
+    assert raised.value.sent is None
+    await ws.close()
 
 
-def test_lost_inside_a_fragmented_message(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_lost_inside_a_fragmented_message(scripted: Scripted, connect: Connect) -> None:
     server = scripted(lambda wire: wire.accept(then=frame(TEXT, b"begun", fin=False)))
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        with pytest.raises(exceptions.ConnectionClosedError):
-            await ws.recv()
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri)
+    with pytest.raises(exceptions.ConnectionClosedError):
+        await ws.recv()
+    await ws.close()
 
 
 @pytest.mark.parametrize("end", [Wire.reset, Wire.close], ids=["reset", "closed"])
-def test_lost_instead_of_a_close_frame(
-    scripted: Scripted, run: Run, connect: Connect, end: Callable[[Wire], None]
-) -> None:
+async def test_lost_instead_of_a_close_frame(scripted: Scripted, connect: Connect, end: Callable[[Wire], None]) -> None:
     def script(wire: Wire) -> Any:
         wire.accept()
         received = wire.read_until_close()
@@ -212,61 +179,46 @@ def test_lost_instead_of_a_close_frame(
         return received
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        with within(5):
-            await ws.close(1001)
-        assert ws.close_code == 1006
-        with pytest.raises(exceptions.ConnectionClosedError) as raised:
-            await ws.send("x")
-        assert raised.value.rcvd is None
-        assert as_close(raised.value.sent) == Close(1001)
-
-    run(main)
-    assert server.result == ([], Close(1001))
+    ws = await connect(server.uri)
+    with within(5):
+        await ws.close(1001)
+    assert ws.close_code == 1006
+    with pytest.raises(exceptions.ConnectionClosedError) as raised:
+        await ws.send("x")
+    assert raised.value.rcvd is None
+    assert as_close(raised.value.sent) == Close(1001)
+    assert await server.wait_result() == ([], Close(1001))
 
 
-def test_lost_while_sending(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_lost_while_sending(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> None:
         wire.accept()
         wire.read_frame()
         wire.reset()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        with pytest.raises(exceptions.ConnectionClosedError) as raised, within(8):
-            while True:
-                await ws.send(bytes(100_000))
-        assert raised.value.rcvd is None
-        assert ws.close_code == 1006
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri)
+    with pytest.raises(exceptions.ConnectionClosedError) as raised, within(8):
+        while True:
+            await ws.send(bytes(100_000))
+    assert raised.value.rcvd is None
+    assert ws.close_code == 1006
+    await ws.close()
 
 
-def test_messages_before_the_loss_are_delivered(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_messages_before_the_loss_are_delivered(scripted: Scripted, connect: Connect) -> None:
     server = scripted(lambda wire: wire.accept(then=b"".join(text(str(number)) for number in range(500))))
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        received = []
-        with pytest.raises(exceptions.ConnectionClosedError):
-            async for message in ws:
-                received.append(message)
-        assert received == [str(number) for number in range(500)]
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri)
+    received = []
+    with pytest.raises(exceptions.ConnectionClosedError):
+        async for message in ws:
+            received.append(message)
+    assert received == [str(number) for number in range(500)]
+    await ws.close()
 
 
-def test_aborted_by_a_real_server(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        ws = await connect(server.uri + "/abort")
-        with pytest.raises(exceptions.ConnectionClosedError):
-            await ws.recv()
-        await ws.close()
-
-    run(main)
+async def test_aborted_by_a_real_server(server: WebSocketsServer, connect: Connect) -> None:
+    ws = await connect(server.uri + "/abort")
+    with pytest.raises(exceptions.ConnectionClosedError):
+        await ws.recv()
+    await ws.close()

@@ -9,12 +9,13 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import soon
+from interop.connecting import Connect
 from interop.frames import binary
 from interop.scripted import Disconnected, Wire
 
@@ -23,8 +24,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="it asks the system how much memory this takes"),
 ]
 
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 # Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 10.0
@@ -112,46 +111,42 @@ async def settled(connections: list[Any]) -> None:
 
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("received", [0, 1], ids=["nothing", "one"])
-def test_memory_of_unreceived_messages_is_bounded(
-    run: Run, connect: Connect, flood: Flood, received: int, limit: str
+async def test_memory_of_unreceived_messages_is_bounded(
+    connect: Connect, flood: Flood, received: int, limit: str
 ) -> None:
     """No message or one is received: the rest stays with the system, and arrives when it is received."""
 
     options, most = LIMITS[limit]
-
-    async def main() -> float:
-        uri = f"ws://127.0.0.1:{flood.port}/"
-        connections = [
-            await connect(
-                uri,
-                sock=flood.connect(),
-                compression=None,
-                **options,
-                ping_interval=None,
-                close_timeout=0.1,
-            )
-            for _ in range(CONNECTIONS)
-        ]
-        try:
-            before = resident()
-            for ws in connections:
-                await ws.send("go")
-            for ws in connections:
-                for _ in range(received):
-                    assert await asyncio.wait_for(ws.recv(), PATIENCE) == MESSAGE
-            await settled(connections)
-            assert max(ws.stats()["receive_queue_messages"] for ws in connections) <= most
-            taken = (resident() - before) / CONNECTIONS
-            for ws in connections[:5]:
-                for _ in range(COUNT - received):
-                    assert await asyncio.wait_for(ws.recv(), PATIENCE) == MESSAGE
-                assert ws.stats()["receive_queue_bytes"] == 0
-                assert ws.stats()["messages_received"] == COUNT
-        finally:
-            for ws in connections:
-                ws.abort()
-            for ws in connections:
-                await ws.wait_closed()
-        return taken
-
-    assert run(main) < MOST
+    uri = f"ws://127.0.0.1:{flood.port}/"
+    connections = [
+        await connect(
+            uri,
+            sock=flood.connect(),
+            compression=None,
+            **options,
+            ping_interval=None,
+            close_timeout=0.1,
+        )
+        for _ in range(CONNECTIONS)
+    ]
+    try:
+        before = resident()
+        for ws in connections:
+            await ws.send("go")
+        for ws in connections:
+            for _ in range(received):
+                assert await asyncio.wait_for(ws.recv(), PATIENCE) == MESSAGE
+        await settled(connections)
+        assert max(ws.stats()["receive_queue_messages"] for ws in connections) <= most
+        taken = (resident() - before) / CONNECTIONS
+        for ws in connections[:5]:
+            for _ in range(COUNT - received):
+                assert await asyncio.wait_for(ws.recv(), PATIENCE) == MESSAGE
+            assert ws.stats()["receive_queue_bytes"] == 0
+            assert ws.stats()["messages_received"] == COUNT
+    finally:
+        for ws in connections:
+            ws.abort()
+        for ws in connections:
+            await ws.wait_closed()
+    assert taken < MOST

@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, spin
+from interop.asyncio_tools import Run, Setting, spin
+from interop.connecting import Connect
 from interop.frames import close, ping, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 class Watched(collections.abc.Coroutine[Any, Any, Any]):

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from interop.asyncio_tools import Setting, new_loop
+from interop.connecting import Connect
 from interop.frames import Close, close
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
 
@@ -23,8 +24,6 @@ pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 if IS_WIRESPEED:
     from wirespeed import broadcast
 
-Scripted = Callable[..., ScriptedServer]
-Connect = Callable[..., Any]
 
 # Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0

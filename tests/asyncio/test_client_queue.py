@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import settled, soon
+from interop.connecting import Connect
 from interop.frames import binary
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import Disconnected, Scripted, ScriptedServer, Wire
 
 pytestmark = pytest.mark.wirespeed_only("limits in bytes, and stats, are ours")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 SIZE = 1000
 COST = SIZE + 64  # of a message in the queue
@@ -71,30 +68,22 @@ def kept(ws: Any) -> int:
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_reading_stops_at_the_high_mark(scripted: Scripted, run: Run, connect: Connect, limit: str) -> None:
+async def test_reading_stops_at_the_high_mark(scripted: Scripted, connect: Connect, limit: str) -> None:
     """Reading stops exactly at the first of both high marks; nothing is lost."""
     options, most, least = LIMITS[limit]
     server = scripted(flood)
-
-    async def main() -> None:
-        async with connect(server.uri, sock=small_socket(server), compression=None, **options) as ws:
-            await soon(lambda: kept(ws) >= least, 15)
-            assert await settled(lambda: kept(ws)) <= most
-            for number in range(COUNT):
-                assert int.from_bytes((await ws.recv())[:4], "big") == number
-
-    run(main)
+    async with connect(server.uri, sock=small_socket(server), compression=None, **options) as ws:
+        await soon(lambda: kept(ws) >= least, 15)
+        assert await settled(lambda: kept(ws)) <= most
+        for number in range(COUNT):
+            assert int.from_bytes((await ws.recv())[:4], "big") == number
 
 
-def test_no_limit(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_no_limit(scripted: Scripted, connect: Connect) -> None:
     server = scripted(flood)
-
-    async def main() -> None:
-        options = {"max_queue": None, "max_queue_bytes": None}
-        async with connect(server.uri, sock=small_socket(server), compression=None, **options) as ws:
-            await soon(lambda: kept(ws) == COUNT, 15)
-
-    run(main)
+    options = {"max_queue": None, "max_queue_bytes": None}
+    async with connect(server.uri, sock=small_socket(server), compression=None, **options) as ws:
+        await soon(lambda: kept(ws) == COUNT, 15)
 
 
 @pytest.mark.parametrize(
@@ -109,22 +98,18 @@ def test_no_limit(scripted: Scripted, run: Run, connect: Connect) -> None:
     ],
     ids=["messages", "a quarter", "bytes", "bytes first", "messages first"],
 )
-def test_reading_continues_at_the_low_mark(
-    scripted: Scripted, run: Run, connect: Connect, options: dict[str, Any], high: int, low: int, slack: int
+async def test_reading_continues_at_the_low_mark(
+    scripted: Scripted, connect: Connect, options: dict[str, Any], high: int, low: int, slack: int
 ) -> None:
     """Reading continues at the low mark, and stops above the high mark again."""
     server = scripted(flood)
-
-    async def main() -> None:
-        async with connect(server.uri, sock=small_socket(server), compression=None, **options) as ws:
-            await soon(lambda: kept(ws) >= high - slack, 15)
-            await settled(lambda: kept(ws))
-            while kept(ws) > low + 2:
-                await ws.recv()
-            assert await settled(lambda: kept(ws)) == low + 2, "it reads above the low mark"
-            for _ in range(4 + slack):
-                await ws.recv()
-            await soon(lambda: kept(ws) >= high - slack, 15)
-            assert await settled(lambda: kept(ws)) <= high + 1
-
-    run(main)
+    async with connect(server.uri, sock=small_socket(server), compression=None, **options) as ws:
+        await soon(lambda: kept(ws) >= high - slack, 15)
+        await settled(lambda: kept(ws))
+        while kept(ws) > low + 2:
+            await ws.recv()
+        assert await settled(lambda: kept(ws)) == low + 2, "it reads above the low mark"
+        for _ in range(4 + slack):
+            await ws.recv()
+        await soon(lambda: kept(ws) >= high - slack, 15)
+        assert await settled(lambda: kept(ws)) <= high + 1

@@ -6,19 +6,16 @@ import asyncio
 import contextlib
 import random
 import select
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting
+from interop.asyncio_tools import Run, Setting
 from interop.checks import no_leaks
+from interop.connecting import Connect
 from interop.frames import CLOSE, CONT, PING, TEXT, close, frame, ping, pong, text
 from interop.scripted import Disconnected, ScriptedServer, Wire
 from interop.subject import IS_WIRESPEED, exceptions
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 class Peer:

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import SETTINGS, soon
+from interop.asyncio_tools import SETTINGS, Run, soon
+from interop.connecting import Connect
 from interop.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 # Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0
@@ -63,90 +62,76 @@ USES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("size", [1, 100_000], ids=["small", "large"])
 @pytest.mark.parametrize("use", USES)
-def test_iterator_uses_its_own_send_many(
-    server: WebSocketsServer, run: Run, connect: Connect, use: str, size: int
-) -> None:
+async def test_iterator_uses_its_own_send_many(server: WebSocketsServer, connect: Connect, use: str, size: int) -> None:
     """The iterator gets an exception; the operation and the connection continue."""
     messages = ["a" * size, "b" * size, "c" * size]
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            iterator = Reentrant(USES[use], messages.copy())
-            iterator.operation = ws.send_many(iterator)
-            assert await asyncio.wait_for(iterator.operation, PATIENCE) is None
-            assert iterator.asked == len(messages) + 1
-            assert [(type(exc), str(exc)) for exc in iterator.errors] == [
-                (RuntimeError, "this is executing already")
-            ] * iterator.asked
-            assert [await asyncio.wait_for(ws.recv(), PATIENCE) for _ in messages] == messages
-            # The connection stays usable.
-            await ws.send_many(["1", "2"])
-            assert [await asyncio.wait_for(ws.recv(), PATIENCE) for _ in range(2)] == ["1", "2"]
-            iterator.operation = None
-
-    run(main)
+    async with connect(server.uri) as ws:
+        iterator = Reentrant(USES[use], messages.copy())
+        iterator.operation = ws.send_many(iterator)
+        assert await asyncio.wait_for(iterator.operation, PATIENCE) is None
+        assert iterator.asked == len(messages) + 1
+        assert [(type(exc), str(exc)) for exc in iterator.errors] == [
+            (RuntimeError, "this is executing already")
+        ] * iterator.asked
+        assert [await asyncio.wait_for(ws.recv(), PATIENCE) for _ in messages] == messages
+        # The connection stays usable.
+        await ws.send_many(["1", "2"])
+        assert [await asyncio.wait_for(ws.recv(), PATIENCE) for _ in range(2)] == ["1", "2"]
+        iterator.operation = None
 
 
 @pytest.mark.parametrize("use", USES)
-def test_iterator_propagates_the_refusal(server: WebSocketsServer, run: Run, connect: Connect, use: str) -> None:
+async def test_iterator_propagates_the_refusal(server: WebSocketsServer, connect: Connect, use: str) -> None:
     """The iterator lets the refusal propagate: ``send_many`` raises it, after sending the earlier messages."""
+    async with connect(server.uri) as ws:
 
-    async def main() -> None:
-        async with connect(server.uri) as ws:
+        class Raising:
+            given = 0
+            operation: Any = None
 
-            class Raising:
-                given = 0
-                operation: Any = None
+            def __iter__(self) -> Iterator[str]:
+                return self
 
-                def __iter__(self) -> Iterator[str]:
-                    return self
+            def __next__(self) -> str:
+                self.given += 1
+                if self.given < 3:
+                    return str(self.given)
+                USES[use](self.operation)
+                raise AssertionError("not refused")
 
-                def __next__(self) -> str:
-                    self.given += 1
-                    if self.given < 3:
-                        return str(self.given)
-                    USES[use](self.operation)
-                    raise AssertionError("not refused")
-
-            raising = Raising()
-            raising.operation = ws.send_many(raising)
-            with pytest.raises(RuntimeError, match="executing already"):
-                await asyncio.wait_for(raising.operation, PATIENCE)
-            raising.operation = None
-            await ws.send("last")
-            received: list[Any] = []
-            while not received or received[-1] != "last":
-                received.append(await asyncio.wait_for(ws.recv(), PATIENCE))
-            assert received in (["1", "2", "last"], ["last"])
-
-    run(main)
+        raising = Raising()
+        raising.operation = ws.send_many(raising)
+        with pytest.raises(RuntimeError, match="executing already"):
+            await asyncio.wait_for(raising.operation, PATIENCE)
+        raising.operation = None
+        await ws.send("last")
+        received: list[Any] = []
+        while not received or received[-1] != "last":
+            received.append(await asyncio.wait_for(ws.recv(), PATIENCE))
+        assert received in (["1", "2", "last"], ["last"])
 
 
-def test_iterator_uses_another_operation(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_iterator_uses_another_operation(server: WebSocketsServer, connect: Connect) -> None:
     """The iterator may use other operations of the connection."""
+    async with connect(server.uri) as ws:
 
-    async def main() -> None:
-        async with connect(server.uri) as ws:
+        class Sending:
+            left = 3
 
-            class Sending:
-                left = 3
+            def __iter__(self) -> Iterator[str]:
+                return self
 
-                def __iter__(self) -> Iterator[str]:
-                    return self
+            def __next__(self) -> str:
+                if not self.left:
+                    raise StopIteration
+                self.left -= 1
+                with contextlib.suppress(StopIteration):
+                    ws.send(f"within {self.left}").send(None)
+                return f"given {self.left}"
 
-                def __next__(self) -> str:
-                    if not self.left:
-                        raise StopIteration
-                    self.left -= 1
-                    with contextlib.suppress(StopIteration):
-                        ws.send(f"within {self.left}").send(None)
-                    return f"given {self.left}"
-
-            await asyncio.wait_for(ws.send_many(Sending()), PATIENCE)
-            received = {await asyncio.wait_for(ws.recv(), PATIENCE) for _ in range(6)}
-            assert received == {f"{how} {left}" for how in ("within", "given") for left in range(3)}
-
-    run(main)
+        await asyncio.wait_for(ws.send_many(Sending()), PATIENCE)
+        received = {await asyncio.wait_for(ws.recv(), PATIENCE) for _ in range(6)}
+        assert received == {f"{how} {left}" for how in ("within", "given") for left in range(3)}
 
 
 # Finished operations
@@ -160,26 +145,22 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_finished_operation_is_refused(server: WebSocketsServer, run: Run, connect: Connect, name: str) -> None:
+async def test_finished_operation_is_refused(server: WebSocketsServer, connect: Connect, name: str) -> None:
     """Nothing is sent twice, and a finished operation may be closed."""
-
-    async def main() -> None:
-        async with connect(server.uri + "/sink") as ws:
-            done = OPERATIONS[name](ws)
-            await done
-            await ws.flush()
-            sent = ws.stats()["messages_sent"]
-            for _ in range(3):
-                with contextlib.suppress(RuntimeError):
-                    await done
-                done.close()
-                with pytest.raises(ValueError, match="mine"):
-                    done.throw(ValueError("mine"))
-            assert ws.stats()["messages_sent"] == sent
-            await ws.send("?")
-            assert int(await asyncio.wait_for(ws.recv(), PATIENCE)) > 0
-
-    run(main)
+    async with connect(server.uri + "/sink") as ws:
+        done = OPERATIONS[name](ws)
+        await done
+        await ws.flush()
+        sent = ws.stats()["messages_sent"]
+        for _ in range(3):
+            with contextlib.suppress(RuntimeError):
+                await done
+            done.close()
+            with pytest.raises(ValueError, match="mine"):
+                done.throw(ValueError("mine"))
+        assert ws.stats()["messages_sent"] == sent
+        await ws.send("?")
+        assert int(await asyncio.wait_for(ws.recv(), PATIENCE)) > 0
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

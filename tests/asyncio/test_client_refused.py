@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, new_loop, soon, spin
+from interop.asyncio_tools import Run, Setting, new_loop, soon, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import PONG, binary, frame, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED
 
@@ -25,9 +26,6 @@ if IS_WIRESPEED:
 
 pytestmark = pytest.mark.wirespeed_only("decode, send_many and listeners are ours")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 OPTIONS = {"compression": None, "ping_interval": None}
 # Bytes that are not valid as text.
@@ -54,7 +52,8 @@ async def all_of(ws: Any, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["waiting", "there"])
-def test_recv_many_loses_no_message(scripted: Scripted, run: Run, connect: Connect, waits: bool) -> None:
+@pytest.mark.within(8)
+async def test_recv_many_loses_no_message(scripted: Scripted, connect: Connect, waits: bool) -> None:
     """A decoding error is raised by a call of its own, even if the message was not queued before."""
     data = text("a") + binary(GARBAGE) + text("b") + binary(GARBAGE)
 
@@ -66,20 +65,16 @@ def test_recv_many_loses_no_message(scripted: Scripted, run: Run, connect: Conne
         wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri, **OPTIONS) as ws:
-            task = asyncio.ensure_future(all_of(ws, 4))
-            await asyncio.sleep(0.05)
-            server.release.set()
-            assert await task == ["a", UnicodeDecodeError, "b", UnicodeDecodeError]
-
-    with within(8):
-        run(main)
+    async with connect(server.uri, **OPTIONS) as ws:
+        task = asyncio.ensure_future(all_of(ws, 4))
+        await asyncio.sleep(0.05)
+        server.release.set()
+        assert await task == ["a", UnicodeDecodeError, "b", UnicodeDecodeError]
 
 
 @pytest.mark.parametrize("bad", ["\ud800", None, GARBAGE, ZeroDivisionError], ids=repr)
-def test_messages_before_a_refused_one_are_sent(scripted: Scripted, run: Run, connect: Connect, bad: Any) -> None:
+@pytest.mark.within(8)
+async def test_messages_before_a_refused_one_are_sent(scripted: Scripted, connect: Connect, bad: Any) -> None:
     """Messages are sent although another task receives, so that nothing else wakes the connection."""
 
     def script(wire: Wire) -> list[bytes]:
@@ -97,23 +92,18 @@ def test_messages_before_a_refused_one_are_sent(scripted: Scripted, run: Run, co
             raise ZeroDivisionError
         yield bad
 
-    async def main() -> None:
-        async with connect(server.uri, **OPTIONS) as ws:
-            receiver = asyncio.ensure_future(ws.recv())
-            await spin()
-            with pytest.raises((UnicodeError, TypeError, ZeroDivisionError)):
-                await ws.send_many(messages(), text=True)
-            assert await receiver == "got them"
-
-    with within(8):
-        run(main)
-    assert server.result == [b"a", b"b"]
+    async with connect(server.uri, **OPTIONS) as ws:
+        receiver = asyncio.ensure_future(ws.recv())
+        await spin()
+        with pytest.raises((UnicodeError, TypeError, ZeroDivisionError)):
+            await ws.send_many(messages(), text=True)
+        assert await receiver == "got them"
+    assert await server.wait_result() == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("method", ["recv", "recv_nowait", "recv_many"])
-def test_pong_before_a_message_that_cannot_be_decoded(
-    scripted: Scripted, run: Run, connect: Connect, method: str
-) -> None:
+@pytest.mark.within(8)
+async def test_pong_before_a_message_that_cannot_be_decoded(scripted: Scripted, connect: Connect, method: str) -> None:
     def script(wire: Wire) -> None:
         wire.accept()
         payload = wire.read_frame().payload
@@ -121,36 +111,32 @@ def test_pong_before_a_message_that_cannot_be_decoded(
         wire.read_until_close()
 
     server = scripted(script)
+    async with connect(server.uri, **OPTIONS) as ws:
 
-    async def main() -> None:
-        async with connect(server.uri, **OPTIONS) as ws:
+        async def receive() -> None:
+            assert await ws.recv(decode=True) == "before"
+            with pytest.raises(UnicodeDecodeError):
+                while True:
+                    # The first of these calls finds the pong, because the task was resumed with its message.
+                    try:
+                        if method == "recv_nowait":
+                            ws.recv_nowait(decode=True)
+                        else:
+                            await getattr(ws, method)(decode=True)
+                    except BlockingIOError:
+                        await asyncio.sleep(0)
 
-            async def receive() -> None:
-                assert await ws.recv(decode=True) == "before"
-                with pytest.raises(UnicodeDecodeError):
-                    while True:
-                        # The first of these calls finds the pong, because the task was resumed with its message.
-                        try:
-                            if method == "recv_nowait":
-                                ws.recv_nowait(decode=True)
-                            else:
-                                await getattr(ws, method)(decode=True)
-                        except BlockingIOError:
-                            await asyncio.sleep(0)
-
-            receiver = asyncio.ensure_future(receive())
-            await spin()
-            pong = await ws.ping()
-            assert await asyncio.wait_for(pong, 5) >= 0
-            await receiver
-
-    with within(8):
-        run(main)
+        receiver = asyncio.ensure_future(receive())
+        await spin()
+        pong = await ws.ping()
+        assert await asyncio.wait_for(pong, 5) >= 0
+        await receiver
 
 
 @pytest.mark.parametrize("method", ["recv_nowait", "recv_many"])
-def test_messages_of_a_call_that_is_interrupted(
-    scripted: Scripted, run: Run, connect: Connect, setting: Setting, method: str
+@pytest.mark.within(8)
+async def test_messages_of_a_call_that_is_interrupted(
+    scripted: Scripted, connect: Connect, setting: Setting, method: str
 ) -> None:
     """A listener of pings ends the program, which continues: no message is lost."""
     raised = 0
@@ -162,26 +148,22 @@ def test_messages_of_a_call_that_is_interrupted(
             raise KeyboardInterrupt
 
     server = scripted(sending(text("a") + frame(PONG, b"x") + text("b") + frame(PONG, b"y") + text("c")))
-
-    async def main() -> None:
-        found: list[Any] = []
-        async with connect(server.uri, listener=Controls(), **OPTIONS) as ws:
-            # The calls themselves read messages from the socket; no callback of the loop does.
-            while len(found) < 3:
-                try:
-                    found += await ws.recv_many() if method == "recv_many" else [ws.recv_nowait()]
-                except BlockingIOError:
-                    await asyncio.sleep(0)
-                except KeyboardInterrupt:
-                    pass
-        assert found == ["a", "b", "c"]
-
-    with within(8):
-        run(main)
+    found: list[Any] = []
+    async with connect(server.uri, listener=Controls(), **OPTIONS) as ws:
+        # The calls themselves read messages from the socket; no callback of the loop does.
+        while len(found) < 3:
+            try:
+                found += await ws.recv_many() if method == "recv_many" else [ws.recv_nowait()]
+            except BlockingIOError:
+                await asyncio.sleep(0)
+            except KeyboardInterrupt:
+                pass
+    assert found == ["a", "b", "c"]
     assert raised
 
 
-def test_listener_raises_base_exception(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.within(8)
+async def test_listener_raises_base_exception(scripted: Scripted, connect: Connect) -> None:
     """A CancelledError from elsewhere ends the connection like any other exception; tasks that wait for the end are not
     cancelled.
     """
@@ -193,18 +175,13 @@ def test_listener_raises_base_exception(scripted: Scripted, run: Run, connect: C
             raise asyncio.CancelledError
 
     server = scripted(sending(text("a") + text("b")))
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=Cancelled(), **OPTIONS)
-        with pytest.raises(RuntimeError, match="a method of the listener has raised CancelledError") as info:
-            await asyncio.wait_for(ws.wait_closed(), 5)
-        assert isinstance(info.value.__cause__, asyncio.CancelledError)
-
-    with within(8):
-        run(main)
+    ws = await connect(server.uri, listener=Cancelled(), **OPTIONS)
+    with pytest.raises(RuntimeError, match="a method of the listener has raised CancelledError") as info:
+        await asyncio.wait_for(ws.wait_closed(), 5)
+    assert isinstance(info.value.__cause__, asyncio.CancelledError)
     assert told == ["a"]
-    assert server.result[1] is not None
-    assert server.result[1].code == 1011
+    assert (await server.wait_result())[1] is not None
+    assert (await server.wait_result())[1].code == 1011
 
 
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
@@ -250,7 +227,8 @@ def test_messages_after_a_listener_raised_system_exit(
 
 
 @pytest.mark.parametrize("what", ["wait_closed", "ping"])
-def test_connection_dropped_after_a_cancelled_wait(scripted: Scripted, run: Run, connect: Connect, what: str) -> None:
+@pytest.mark.within(8)
+async def test_connection_dropped_after_a_cancelled_wait(scripted: Scripted, connect: Connect, what: str) -> None:
     """A connection without any waiter warns and is freed."""
 
     def script(wire: Wire) -> None:
@@ -258,28 +236,22 @@ def test_connection_dropped_after_a_cancelled_wait(scripted: Scripted, run: Run,
         server.pause()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri, **OPTIONS)
-        waited = await ws.ping() if what == "ping" else ws.wait_closed()
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(waited, 0.05)
-        del waited
+    ws = await connect(server.uri, **OPTIONS)
+    waited = await ws.ping() if what == "ping" else ws.wait_closed()
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(waited, 0.05)
+    del waited
+    await spin()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del ws
         await spin()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            del ws
-            await spin()
-            gc.collect()
-        assert any("unclosed connection" in str(warning.message) for warning in caught)
-
-    with within(8):
-        run(main)
+        gc.collect()
+    assert any("unclosed connection" in str(warning.message) for warning in caught)
 
 
-def test_refused_sender_is_not_notified_while_fragments_are_sent(
-    scripted: Scripted, run: Run, connect: Connect
-) -> None:
+@pytest.mark.within(8)
+async def test_refused_sender_is_not_notified_while_fragments_are_sent(scripted: Scripted, connect: Connect) -> None:
     """A task that is refused in the middle of a fragmented message is not notified of room in each turn."""
 
     def script(wire: Wire) -> Any:
@@ -295,33 +267,30 @@ def test_refused_sender_is_not_notified_while_fragments_are_sent(
             self.called += 1
             ws.send_nowait("now")
 
-    async def main() -> None:
-        listener = Writable()
-        async with connect(server.uri, listener=listener, **OPTIONS) as ws:
-            go_on = asyncio.Event()
+    listener = Writable()
+    async with connect(server.uri, listener=listener, **OPTIONS) as ws:
+        go_on = asyncio.Event()
 
-            async def slowly() -> Any:
-                yield "a"
-                await go_on.wait()
-                yield "b"
+        async def slowly() -> Any:
+            yield "a"
+            await go_on.wait()
+            yield "b"
 
-            sender = asyncio.ensure_future(ws.send(slowly()))
-            await spin()
-            with pytest.raises(BlockingIOError):
-                ws.send_nowait("too early")
-            await spin()
-            assert listener.called == 0
-            assert ws.state.name == "OPEN"
-            go_on.set()
-            await sender
-            await soon(lambda: listener.called == 1)
-
-    with within(8):
-        run(main)
-    assert [frame.payload for frame in server.result[0]][-1] == b"now"
+        sender = asyncio.ensure_future(ws.send(slowly()))
+        await spin()
+        with pytest.raises(BlockingIOError):
+            ws.send_nowait("too early")
+        await spin()
+        assert listener.called == 0
+        assert ws.state.name == "OPEN"
+        go_on.set()
+        await sender
+        await soon(lambda: listener.called == 1)
+    assert [frame.payload for frame in (await server.wait_result())[0]][-1] == b"now"
 
 
-def test_refused_call_of_another_thread_has_no_effect(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.within(8)
+async def test_refused_call_of_another_thread_has_no_effect(scripted: Scripted, connect: Connect) -> None:
     """An end of the connection that has been received by then is reported in the loop's thread."""
     threads: list[Any] = []
 
@@ -334,30 +303,25 @@ def test_refused_call_of_another_thread_has_no_effect(scripted: Scripted, run: R
         server.pause()
 
     server = scripted(script)
+    ws = await connect(server.uri, listener=Closes(), close_timeout=0.05, **OPTIONS)
+    closing = asyncio.ensure_future(ws.close())
+    await spin()
+    refused: list[BaseException] = []
 
-    async def main() -> None:
-        ws = await connect(server.uri, listener=Closes(), close_timeout=0.05, **OPTIONS)
-        closing = asyncio.ensure_future(ws.close())
-        await spin()
-        refused: list[BaseException] = []
+    def call() -> None:
+        time.sleep(0.1)
+        try:
+            ws.send_nowait("x")
+        except RuntimeError as exc:
+            refused.append(exc)
 
-        def call() -> None:
-            time.sleep(0.1)
-            try:
-                ws.send_nowait("x")
-            except RuntimeError as exc:
-                refused.append(exc)
-
-        other = threading.Thread(target=call)
-        other.start()
-        other.join()  # the loop does not run meanwhile
-        assert len(refused) == 1
-        assert threads == []
-        await closing
-        assert threads == [threading.current_thread()]
-
-    with within(8):
-        run(main)
+    other = threading.Thread(target=call)
+    other.start()
+    other.join()  # the loop does not run meanwhile
+    assert len(refused) == 1
+    assert threads == []
+    await closing
+    assert threads == [threading.current_thread()]
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a transport, which its loop left open

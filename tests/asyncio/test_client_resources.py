@@ -18,16 +18,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, cancelled, soon, spin
+from interop.asyncio_tools import Run, Setting, cancelled, soon, spin
 from interop.checks import no_leaks, open_descriptors
+from interop.connecting import Connect
 from interop.frames import close, frame, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, SUBJECT, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
 
@@ -155,21 +152,17 @@ def test_cancelled_while_connecting(run: Run, connect: Connect) -> None:
         run(lambda: main(server.uri))
 
 
-def test_collections_while_connections_are_made(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_collections_while_connections_are_made(server: WebSocketsServer, connect: Connect) -> None:
     """A partly constructed object can be traversed: CPython makes its dict before the native part of it."""
-
-    async def main() -> None:
-        threshold = gc.get_threshold()
-        gc.set_threshold(1)
-        try:
-            for _ in range(20):
-                async with connect(server.uri) as ws:
-                    await ws.send("x")
-                    assert await ws.recv() == "x"
-        finally:
-            gc.set_threshold(*threshold)
-
-    run(main)
+    threshold = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for _ in range(20):
+            async with connect(server.uri) as ws:
+                await ws.send("x")
+                assert await ws.recv() == "x"
+    finally:
+        gc.set_threshold(*threshold)
 
 
 # References
@@ -211,41 +204,34 @@ def test_closed_connection_is_freed(server: WebSocketsServer, run: Run, connect:
 
 @pytest.mark.wirespeed_only("websockets is kept alive by its transport")
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
-def test_dropped_open_connection_warns(server: WebSocketsServer, run: Run, connect: Connect, used: bool) -> None:
+async def test_dropped_open_connection_warns(server: WebSocketsServer, connect: Connect, used: bool) -> None:
     """A dropped connection warns, as files and sockets do, and its socket is closed."""
-
-    async def main() -> None:
-        before = set(open_descriptors().values())
-        with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
-            reference = await forget(connect, server.uri, used=used)
-            await spin()
-            gc.collect()
-        # The loop keeps the connection until the server has answered the close frame.
-        await soon(lambda: reference() is None)
-        # The server's end closes a moment later.
-        await soon(lambda: not {target for target in open_descriptors().values() if "socket" in target} - before)
-
-    run(main)
+    before = set(open_descriptors().values())
+    with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
+        reference = await forget(connect, server.uri, used=used)
+        await spin()
+        gc.collect()
+    # The loop keeps the connection until the server has answered the close frame.
+    await soon(lambda: reference() is None)
+    # The server's end closes a moment later.
+    await soon(lambda: not {target for target in open_descriptors().values() if "socket" in target} - before)
 
 
 @pytest.mark.wirespeed_only("websockets is kept alive by its transport")
-def test_dropped_connection_in_a_cycle(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async def make() -> weakref.ref[Any]:
-            ws = await connect(server.uri)
-            holder: list[Any] = [ws]
-            holder.append(holder)
-            ws.holder = holder
-            return weakref.ref(ws)
+async def test_dropped_connection_in_a_cycle(server: WebSocketsServer, connect: Connect) -> None:
+    async def make() -> weakref.ref[Any]:
+        ws = await connect(server.uri)
+        holder: list[Any] = [ws]
+        holder.append(holder)
+        ws.holder = holder
+        return weakref.ref(ws)
 
-        with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
-            reference = await make()
-            gc.collect()
-        # The recorded warning has kept its source, which newer interpreters expose as a reference. The loop keeps it
-        # until the server has answered the close frame. Then the cycle is garbage again.
-        await soon(lambda: (gc.collect(), reference() is None)[1])
-
-    run(main)
+    with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
+        reference = await make()
+        gc.collect()
+    # The recorded warning has kept its source, which newer interpreters expose as a reference. The loop keeps it
+    # until the server has answered the close frame. Then the cycle is garbage again.
+    await soon(lambda: (gc.collect(), reference() is None)[1])
 
 
 class Raised(Exception):
@@ -282,7 +268,7 @@ def test_connection_whose_listener_has_raised(server: WebSocketsServer, run: Run
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_waiting_task_keeps_its_connection(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_waiting_task_keeps_its_connection(scripted: Scripted, connect: Connect) -> None:
     """Only a task in recv refers to the connection: it stays alive, and the message arrives."""
 
     def script(wire: Wire) -> None:
@@ -296,19 +282,16 @@ def test_waiting_task_keeps_its_connection(scripted: Scripted, run: Run, connect
     async def receive() -> Any:
         return [message async for message in await connect(server.uri)]
 
-    async def main() -> None:
-        task = asyncio.ensure_future(receive())
-        await soon(server.reached.is_set)
-        await spin()
-        gc.collect()
-        server.release.set()
-        assert await task == ["alive"]
-
-    run(main)
+    task = asyncio.ensure_future(receive())
+    await soon(server.reached.is_set)
+    await spin()
+    gc.collect()
+    server.release.set()
+    assert await task == ["alive"]
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_dropped_while_its_data_is_being_sent(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_dropped_while_its_data_is_being_sent(scripted: Scripted, connect: Connect) -> None:
     """The connection warns, and is freed after the close timeout, because the peer reads nothing."""
 
     def script(wire: Wire) -> None:
@@ -316,82 +299,68 @@ def test_dropped_while_its_data_is_being_sent(scripted: Scripted, run: Run, conn
         server.pause()
 
     server = scripted(script, receive_buffer=4096)
-
-    async def main() -> None:
-        ws = await connect(server.uri, compression=None, close_timeout=0.3)
-        reference = weakref.ref(ws)
-        with pytest.raises(BlockingIOError):
-            while True:
-                ws.send_nowait(bytes(1 << 20))
-        with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
-            del ws
-            await spin()
-            gc.collect()
-        await soon(lambda: reference() is None)
-
-    run(main)
+    ws = await connect(server.uri, compression=None, close_timeout=0.3)
+    reference = weakref.ref(ws)
+    with pytest.raises(BlockingIOError):
+        while True:
+            ws.send_nowait(bytes(1 << 20))
+    with pytest.warns(ResourceWarning, match="unclosed connection"):  # noqa: PT031 - it comes by itself
+        del ws
+        await spin()
+        gc.collect()
+    await soon(lambda: reference() is None)
 
 
 @pytest.mark.wirespeed_only("ours")
 @pytest.mark.parametrize("function", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
-def test_connection_cannot_be_copied(
-    server: WebSocketsServer, run: Run, connect: Connect, function: Callable[[Any], Any]
+async def test_connection_cannot_be_copied(
+    server: WebSocketsServer, connect: Connect, function: Callable[[Any], Any]
 ) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            with pytest.raises(TypeError):
-                function(ws)
-            await ws.send("still open")
-            assert await ws.recv() == "still open"
-
-    run(main)
+    async with connect(server.uri) as ws:
+        with pytest.raises(TypeError):
+            function(ws)
+        await ws.send("still open")
+        assert await ws.recv() == "still open"
 
 
 @pytest.mark.wirespeed_only("websockets has a task for each connection")
-def test_idle_connection_has_no_tasks_or_timers(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_idle_connection_has_no_tasks_or_timers(server: WebSocketsServer, connect: Connect) -> None:
     """Idle connections have no tasks and no timers of their own."""
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        connections = [await connect(server.uri) for _ in range(20)]
-        await spin()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        scheduled = getattr(loop, "_scheduled", None)
-        if scheduled is not None:
-            # One timer belongs to the test's own limit, and one to keepalive.
-            assert len([timer for timer in scheduled if not timer.cancelled()]) <= 2
-        await asyncio.gather(*(ws.close() for ws in connections))
-
-    run(main)
+    loop = asyncio.get_running_loop()
+    connections = [await connect(server.uri) for _ in range(20)]
+    await spin()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    scheduled = getattr(loop, "_scheduled", None)
+    if scheduled is not None:
+        # One timer belongs to the test's own limit, and one to keepalive.
+        assert len([timer for timer in scheduled if not timer.cancelled()]) <= 2
+    await asyncio.gather(*(ws.close() for ws in connections))
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_memory_does_not_grow(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_memory_does_not_grow(server: WebSocketsServer, connect: Connect) -> None:
     """Messages, waits and cancellations leave nothing behind."""
 
     def blocks() -> int:
         gc.collect()
         return sys.getallocatedblocks()
 
-    async def main() -> None:
-        async with connect(server.uri) as ws:
+    async with connect(server.uri) as ws:
 
-            async def work() -> None:
-                for _ in range(200):
-                    await ws.send("hello")
-                    await ws.recv()
-                    task = asyncio.ensure_future(ws.recv())
-                    await asyncio.sleep(0)
-                    await cancelled(task)
-                    await (await ws.ping())
+        async def work() -> None:
+            for _ in range(200):
+                await ws.send("hello")
+                await ws.recv()
+                task = asyncio.ensure_future(ws.recv())
+                await asyncio.sleep(0)
+                await cancelled(task)
+                await (await ws.ping())
 
+        await work()
+        before = blocks()
+        for _ in range(3):
             await work()
-            before = blocks()
-            for _ in range(3):
-                await work()
-            assert blocks() - before < 300
-
-    run(main)
+        assert blocks() - before < 300
 
 
 # Processes

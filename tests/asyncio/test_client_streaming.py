@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import cancelled, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.faults import DEFLATE
 from interop.frames import CONT, TEXT, binary, deflate, frame, ping, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def serve(scripted: Scripted, data: bytes, *headers: str) -> str:
@@ -35,81 +31,57 @@ async def pieces_of(ws: Any, **options: Any) -> list[Any]:
     return [piece async for piece in ws.recv_streaming(**options)]
 
 
-def test_fragments_of_text(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_fragments_of_text(scripted: Scripted, connect: Connect) -> None:
     data = text("one", fin=False) + frame(CONT, b"two", fin=False) + frame(CONT, b"three")
     uri = serve(scripted, data + text("next"))
-
-    async def main() -> None:
-        async with connect(uri) as ws:
-            assert await pieces_of(ws) == ["one", "two", "three"]
-            assert await ws.recv() == "next"
-
-    run(main)
+    async with connect(uri) as ws:
+        assert await pieces_of(ws) == ["one", "two", "three"]
+        assert await ws.recv() == "next"
 
 
-def test_fragments_of_binary(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_fragments_of_binary(scripted: Scripted, connect: Connect) -> None:
     uri = serve(scripted, binary(b"one", fin=False) + frame(CONT, b"two"))
-
-    async def main() -> None:
-        async with connect(uri) as ws:
-            received = await pieces_of(ws)
-        assert received == [b"one", b"two"]
-        assert {type(piece) for piece in received} == {bytes}
-
-    run(main)
+    async with connect(uri) as ws:
+        received = await pieces_of(ws)
+    assert received == [b"one", b"two"]
+    assert {type(piece) for piece in received} == {bytes}
 
 
-def test_unfragmented(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_unfragmented(scripted: Scripted, connect: Connect) -> None:
     uri = serve(scripted, text("whole") + binary(b"too") + text("") + text("next"))
-
-    async def main() -> None:
-        async with connect(uri) as ws:
-            assert await pieces_of(ws) == ["whole"]
-            assert await pieces_of(ws) == [b"too"]
-            assert "".join(await pieces_of(ws)) == ""
-            assert await ws.recv() == "next"
-
-    run(main)
+    async with connect(uri) as ws:
+        assert await pieces_of(ws) == ["whole"]
+        assert await pieces_of(ws) == [b"too"]
+        assert "".join(await pieces_of(ws)) == ""
+        assert await ws.recv() == "next"
 
 
-def test_character_split_across_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_character_split_across_fragments(scripted: Scripted, connect: Connect) -> None:
     """Each piece is valid text by itself; a cut character comes with the piece that completes it."""
     uri = serve(scripted, text(b"a\xe2", fin=False) + frame(CONT, b"\x82", fin=False) + frame(CONT, b"\xacb"))
-
-    async def main() -> None:
-        async with connect(uri) as ws:
-            pieces = await pieces_of(ws)
-            assert pieces[0] == "a"
-            assert "".join(pieces) == "a€b"
-
-    run(main)
+    async with connect(uri) as ws:
+        pieces = await pieces_of(ws)
+        assert pieces[0] == "a"
+        assert "".join(pieces) == "a€b"
 
 
-def test_decode(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_decode(scripted: Scripted, connect: Connect) -> None:
     pieces = text("é", fin=False) + frame(CONT, "€".encode())
     binaries = binary("é".encode(), fin=False) + frame(CONT, "€".encode())
     uri = serve(scripted, pieces + binaries)
-
-    async def main() -> None:
-        async with connect(uri) as ws:
-            assert await pieces_of(ws, decode=False) == ["é".encode(), "€".encode()]
-            assert await pieces_of(ws, decode=True) == ["é", "€"]
-
-    run(main)
+    async with connect(uri) as ws:
+        assert await pieces_of(ws, decode=False) == ["é".encode(), "€".encode()]
+        assert await pieces_of(ws, decode=True) == ["é", "€"]
 
 
-def test_control_frames_between(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_control_frames_between(scripted: Scripted, connect: Connect) -> None:
     data = text("one", fin=False) + ping(b"x") + frame(CONT, b"two", fin=False) + ping(b"y") + frame(CONT, b"three")
     uri = serve(scripted, data)
-
-    async def main() -> None:
-        async with connect(uri) as ws:
-            assert "".join(await pieces_of(ws)) == "onetwothree"
-
-    run(main)
+    async with connect(uri) as ws:
+        assert "".join(await pieces_of(ws)) == "onetwothree"
 
 
-def test_pieces_arrive_before_the_message_ends(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_pieces_arrive_before_the_message_ends(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> None:
         wire.accept(then=text("one", fin=False))
         server.pause()
@@ -117,131 +89,97 @@ def test_pieces_arrive_before_the_message_ends(scripted: Scripted, run: Run, con
         wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            with within(8):
-                pieces = ws.recv_streaming()
-                assert await pieces.__anext__() == "one"
-                server.release.set()
-                assert "".join([piece async for piece in pieces]) == "two"
-
-    run(main)
+    async with connect(server.uri) as ws:
+        with within(8):
+            pieces = ws.recv_streaming()
+            assert await pieces.__anext__() == "one"
+            server.release.set()
+            assert "".join([piece async for piece in pieces]) == "two"
 
 
-def test_compressed(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_compressed(scripted: Scripted, connect: Connect) -> None:
     data = deflate(b"Hello, Hello, Hello")
     uri = serve(scripted, text(data[:5], fin=False, rsv=4) + frame(CONT, data[5:]) + text("next"), DEFLATE)
-
-    async def main() -> None:
-        async with connect(uri) as ws:
-            assert "".join(await pieces_of(ws)) == "Hello, Hello, Hello"
-            assert await ws.recv() == "next"
-
-    run(main)
+    async with connect(uri) as ws:
+        assert "".join(await pieces_of(ws)) == "Hello, Hello, Hello"
+        assert await ws.recv() == "next"
 
 
-def test_a_real_server(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri + "/fragments?n=20&size=10000") as ws:
-            await ws.send("go")
-            pieces = await pieces_of(ws)
-            assert len(pieces) >= 20
-            assert "".join(pieces) == "".join(chr(ord("a") + index % 26) * 10_000 for index in range(20))
-
-    run(main)
+async def test_a_real_server(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri + "/fragments?n=20&size=10000") as ws:
+        await ws.send("go")
+        pieces = await pieces_of(ws)
+        assert len(pieces) >= 20
+        assert "".join(pieces) == "".join(chr(ord("a") + index % 26) * 10_000 for index in range(20))
 
 
-def test_more_than_the_queue_holds(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_more_than_the_queue_holds(server: WebSocketsServer, connect: Connect) -> None:
     """Flow control works inside a message as well: many fragments are consumed slowly, and none is lost."""
-
-    async def main() -> None:
-        async with connect(server.uri + "/fragments?n=400&size=20000", max_size=None, max_queue=4) as ws:
-            await ws.send("go")
-            total = 0
-            async for piece in ws.recv_streaming():
-                total += len(piece)
-                await asyncio.sleep(0.0002)
-            assert total == 400 * 20_000
-
-    run(main)
+    async with connect(server.uri + "/fragments?n=400&size=20000", max_size=None, max_queue=4) as ws:
+        await ws.send("go")
+        total = 0
+        async for piece in ws.recv_streaming():
+            total += len(piece)
+            await asyncio.sleep(0.0002)
+        assert total == 400 * 20_000
 
 
-def test_connection_lost_in_the_middle(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_connection_lost_in_the_middle(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> None:
         wire.accept(then=text("one", fin=False))
         server.pause()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        pieces = ws.recv_streaming()
-        assert await pieces.__anext__() == "one"
-        server.release.set()
-        with pytest.raises(exceptions.ConnectionClosedError):
-            await pieces.__anext__()
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.uri)
+    pieces = ws.recv_streaming()
+    assert await pieces.__anext__() == "one"
+    server.release.set()
+    with pytest.raises(exceptions.ConnectionClosedError):
+        await pieces.__anext__()
+    await ws.close()
 
 
-def test_bad_utf8_in_the_middle(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_bad_utf8_in_the_middle(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> Any:
         wire.accept(then=text("one", fin=False) + frame(CONT, b"\xff", fin=False))
         return wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        ws = await connect(server.uri)
-        received = []
-        with pytest.raises(exceptions.ConnectionClosedError):
-            async for piece in ws.recv_streaming():
-                received.append(piece)
-        assert received == ["one"]
-        await ws.close()
-
-    run(main)
-    assert server.result[1].code == 1007
+    ws = await connect(server.uri)
+    received = []
+    with pytest.raises(exceptions.ConnectionClosedError):
+        async for piece in ws.recv_streaming():
+            received.append(piece)
+    assert received == ["one"]
+    await ws.close()
+    assert (await server.wait_result())[1].code == 1007
 
 
-def test_after_the_connection_closed(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        ws = await connect(server.uri)
-        await ws.close()
-        with pytest.raises(exceptions.ConnectionClosedOK):
-            await ws.recv_streaming().__anext__()
-
-    run(main)
+async def test_after_the_connection_closed(server: WebSocketsServer, connect: Connect) -> None:
+    ws = await connect(server.uri)
+    await ws.close()
+    with pytest.raises(exceptions.ConnectionClosedOK):
+        await ws.recv_streaming().__anext__()
 
 
-def test_max_size_still_holds(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_max_size_still_holds(scripted: Scripted, connect: Connect) -> None:
     uri = serve(scripted, binary(bytes(600), fin=False) + frame(CONT, bytes(600), fin=False))
-
-    async def main() -> None:
-        ws = await connect(uri, max_size=1000)
-        with pytest.raises(exceptions.ConnectionClosedError) as raised:
-            await pieces_of(ws)
-        assert raised.value.sent is not None
-        assert raised.value.sent.code == 1009
-        await ws.close()
-
-    run(main)
+    ws = await connect(uri, max_size=1000)
+    with pytest.raises(exceptions.ConnectionClosedError) as raised:
+        await pieces_of(ws)
+    assert raised.value.sent is not None
+    assert raised.value.sent.code == 1009
+    await ws.close()
 
 
-def test_opcode_of_the_first_fragment_decides(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_opcode_of_the_first_fragment_decides(scripted: Scripted, connect: Connect) -> None:
     uri = serve(scripted, frame(TEXT, b"", fin=False) + frame(CONT, b"x"))
-
-    async def main() -> None:
-        async with connect(uri) as ws:
-            assert "".join(await pieces_of(ws)) == "x"
-
-    run(main)
+    async with connect(uri) as ws:
+        assert "".join(await pieces_of(ws)) == "x"
 
 
 @pytest.mark.wirespeed_only("the connection of websockets is unusable then")
-def test_iteration_abandoned_early(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_iteration_abandoned_early(scripted: Scripted, connect: Connect) -> None:
     """The rest of the message is dropped, including parts that have not arrived yet, and the next message is whole."""
 
     def script(wire: Wire) -> None:
@@ -251,22 +189,18 @@ def test_iteration_abandoned_early(scripted: Scripted, run: Run, connect: Connec
         wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            pieces = ws.recv_streaming()
-            async for piece in pieces:
-                assert piece == "one"
-                break
-            await pieces.aclose()
-            server.release.set()
-            assert await ws.recv() == "next"
-
-    run(main)
+    async with connect(server.uri) as ws:
+        pieces = ws.recv_streaming()
+        async for piece in pieces:
+            assert piece == "one"
+            break
+        await pieces.aclose()
+        server.release.set()
+        assert await ws.recv() == "next"
 
 
 @pytest.mark.wirespeed_only("the connection of websockets is unusable then")
-def test_cancelled_between_fragments(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_cancelled_between_fragments(scripted: Scripted, connect: Connect) -> None:
     """A cancelled iteration is over, as that of every asynchronous generator; the next message is whole."""
 
     def script(wire: Wire) -> None:
@@ -282,21 +216,18 @@ def test_cancelled_between_fragments(scripted: Scripted, run: Run, connect: Conn
         async for piece in ws.recv_streaming():
             received.append(piece)
 
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            task = asyncio.ensure_future(receive(ws))
-            while not received:
-                await asyncio.sleep(0.001)
-            await spin()
-            assert await cancelled(task)
-            server.release.set()
-            assert await ws.recv() == "next"
-
-    run(main)
+    async with connect(server.uri) as ws:
+        task = asyncio.ensure_future(receive(ws))
+        while not received:
+            await asyncio.sleep(0.001)
+        await spin()
+        assert await cancelled(task)
+        server.release.set()
+        assert await ws.recv() == "next"
     assert received == ["one"]
 
 
-def test_cancelled_before_the_first_fragment(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_cancelled_before_the_first_fragment(scripted: Scripted, connect: Connect) -> None:
     def script(wire: Wire) -> None:
         wire.accept()
         server.pause()
@@ -304,19 +235,15 @@ def test_cancelled_before_the_first_fragment(scripted: Scripted, run: Run, conne
         wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            task = asyncio.ensure_future(pieces_of(ws))
-            await spin()
-            assert await cancelled(task)
-            server.release.set()
-            assert await ws.recv() == "onetwo"
-
-    run(main)
+    async with connect(server.uri) as ws:
+        task = asyncio.ensure_future(pieces_of(ws))
+        await spin()
+        assert await cancelled(task)
+        server.release.set()
+        assert await ws.recv() == "onetwo"
 
 
-def test_two_receivers_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_two_receivers_at_once(scripted: Scripted, connect: Connect) -> None:
     """A message in pieces belongs to one task: a second receiver is refused, or comes after it, but never in
     between.
     """
@@ -328,26 +255,22 @@ def test_two_receivers_at_once(scripted: Scripted, run: Run, connect: Connect) -
         wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            first = ws.recv_streaming()
-            assert await first.__anext__() == "one"
-            second = asyncio.ensure_future(pieces_of(ws))
-            await spin()
-            server.release.set()
-            assert [piece async for piece in first] == ["two"]
-            try:
-                assert await second == ["next"]
-            except exceptions.ConcurrencyError:
-                assert await ws.recv() == "next"
-
-    run(main)
+    async with connect(server.uri) as ws:
+        first = ws.recv_streaming()
+        assert await first.__anext__() == "one"
+        second = asyncio.ensure_future(pieces_of(ws))
+        await spin()
+        server.release.set()
+        assert [piece async for piece in first] == ["two"]
+        try:
+            assert await second == ["next"]
+        except exceptions.ConcurrencyError:
+            assert await ws.recv() == "next"
 
 
 @pytest.mark.wirespeed_only("it looks at what is ours")
 @pytest.mark.parametrize("taken", [1, 2, 3])
-def test_interrupted_when_a_fragment_is_taken(scripted: Scripted, run: Run, connect: Connect, taken: int) -> None:
+async def test_interrupted_when_a_fragment_is_taken(scripted: Scripted, connect: Connect, taken: int) -> None:
     """A signal handler raises before the fragment was delivered: the rest of that message is dropped, and no other."""
     from wirespeed.asyncio import ClientConnection
 
@@ -366,19 +289,15 @@ def test_interrupted_when_a_fragment_is_taken(scripted: Scripted, run: Run, conn
 
     data = text("one", fin=False) + frame(CONT, b"two", fin=False) + frame(CONT, b"three")
     uri = serve(scripted, data + text("next") + text("last"))
-
-    async def main() -> None:
-        async with connect(uri, create_connection=Interrupted) as ws:
-            with pytest.raises(Interruption):
-                await pieces_of(ws)
-            assert await ws.recv() == "next"
-            assert await pieces_of(ws) == ["last"]
-
-    run(main)
+    async with connect(uri, create_connection=Interrupted) as ws:
+        with pytest.raises(Interruption):
+            await pieces_of(ws)
+        assert await ws.recv() == "next"
+        assert await pieces_of(ws) == ["last"]
 
 
 @pytest.mark.wirespeed_only("it looks at what is ours")
-def test_interrupted_before_a_fragment_is_taken(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_interrupted_before_a_fragment_is_taken(scripted: Scripted, connect: Connect) -> None:
     """No message is dropped then."""
     from wirespeed.asyncio import ClientConnection
 
@@ -395,11 +314,7 @@ def test_interrupted_before_a_fragment_is_taken(scripted: Scripted, run: Run, co
         pass
 
     uri = serve(scripted, text("one", fin=False) + frame(CONT, b"two"))
-
-    async def main() -> None:
-        async with connect(uri, create_connection=Interrupted) as ws:
-            with pytest.raises(Interruption):
-                await pieces_of(ws)
-            assert await pieces_of(ws) == ["one", "two"]
-
-    run(main)
+    async with connect(uri, create_connection=Interrupted) as ws:
+        with pytest.raises(Interruption):
+            await pieces_of(ws)
+        assert await pieces_of(ws) == ["one", "two"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,17 +12,13 @@ import pytest
 from interop.asyncio_tools import cancelled
 from interop.certificates import Certificates
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import Close, close, text
 from interop.openssl import forget_errors, leave_error
-from interop.scripted import ScriptedServer, Wire
-from interop.servers import WebSocketsServer
+from interop.scripted import Scripted, Wire
+from interop.servers import Serving, WebSocketsServer
 from interop.subject import exceptions
 from interop.tls_settings import Settings
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 # Exceptions of a handshake with a wrong certificate, for every TLS implementation.
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)
@@ -39,90 +34,66 @@ async def echo(ws: Any, message: Any = "hello") -> None:
 # Successful handshakes
 
 
-def test_echo(secure_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(secure_server.uri, ssl=tls.trusting()) as ws:
-            await echo(ws)
-            await echo(ws, b"\x00\xff")
-            assert ws.remote_address == ("127.0.0.1", secure_server.port)
-        assert ws.close_code == 1000
-
-    run(main)
+async def test_echo(secure_server: WebSocketsServer, tls: Settings, connect: Connect) -> None:
+    async with connect(secure_server.uri, ssl=tls.trusting()) as ws:
+        await echo(ws)
+        await echo(ws, b"\x00\xff")
+        assert ws.remote_address == ("127.0.0.1", secure_server.port)
+    assert ws.close_code == 1000
 
 
-def test_by_address(secure_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect) -> None:
+async def test_by_address(secure_server: WebSocketsServer, tls: Settings, connect: Connect) -> None:
     """The certificate names 127.0.0.1 as well."""
+    async with connect(f"wss://127.0.0.1:{secure_server.port}/", ssl=tls.trusting()) as ws:
+        await echo(ws)
 
-    async def main() -> None:
-        async with connect(f"wss://127.0.0.1:{secure_server.port}/", ssl=tls.trusting()) as ws:
+
+async def test_settings_are_reusable(secure_server: WebSocketsServer, tls: Settings, connect: Connect) -> None:
+    settings = tls.trusting()
+    for _ in range(3):
+        async with connect(secure_server.uri, ssl=settings) as ws:
             await echo(ws)
 
-    run(main)
 
-
-def test_settings_are_reusable(secure_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect) -> None:
-    settings = tls.trusting()
-
-    async def main() -> None:
-        for _ in range(3):
-            async with connect(secure_server.uri, ssl=settings) as ws:
-                await echo(ws)
-
-    run(main)
-
-
-def test_sizes_around_a_record(secure_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(secure_server.uri, ssl=tls.trusting(), compression=None) as ws:
-            for size in (0, 1, 16_369, 16_370, 16_383, 16_384, 16_385, 100_000, 1 << 20):
-                message = bytes(index * 7 % 256 for index in range(min(size, 4096))).ljust(size, b"\x5a")
-                await echo(ws, message)
-
-    run(main)
-
-
-def test_big_message_both_ways(secure_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect) -> None:
-    message = bytes(range(256)) * 4096 * 8  # 8 MiB
-
-    async def main() -> None:
-        async with connect(secure_server.uri, ssl=tls.trusting(), compression=None, max_size=None) as ws:
+async def test_sizes_around_a_record(secure_server: WebSocketsServer, tls: Settings, connect: Connect) -> None:
+    async with connect(secure_server.uri, ssl=tls.trusting(), compression=None) as ws:
+        for size in (0, 1, 16_369, 16_370, 16_383, 16_384, 16_385, 100_000, 1 << 20):
+            message = bytes(index * 7 % 256 for index in range(min(size, 4096))).ljust(size, b"\x5a")
             await echo(ws, message)
 
-    run(main)
+
+async def test_big_message_both_ways(secure_server: WebSocketsServer, tls: Settings, connect: Connect) -> None:
+    message = bytes(range(256)) * 4096 * 8  # 8 MiB
+    async with connect(secure_server.uri, ssl=tls.trusting(), compression=None, max_size=None) as ws:
+        await echo(ws, message)
 
 
-def test_many_messages_both_ways(secure_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(secure_server.uri, ssl=tls.trusting(), compression=None) as ws:
+async def test_many_messages_both_ways(secure_server: WebSocketsServer, tls: Settings, connect: Connect) -> None:
+    async with connect(secure_server.uri, ssl=tls.trusting(), compression=None) as ws:
 
-            async def send() -> None:
-                for number in range(300):
-                    await ws.send(bytes([number % 256]) * (number * 200))
-
-            task = asyncio.ensure_future(send())
+        async def send() -> None:
             for number in range(300):
-                assert await ws.recv() == bytes([number % 256]) * (number * 200)
-            await task
+                await ws.send(bytes([number % 256]) * (number * 200))
 
-    run(main)
+        task = asyncio.ensure_future(send())
+        for number in range(300):
+            assert await ws.recv() == bytes([number % 256]) * (number * 200)
+        await task
 
 
-def test_echo_without_reading_does_not_deadlock(
-    secure_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect
+async def test_echo_without_reading_does_not_deadlock(
+    secure_server: WebSocketsServer, tls: Settings, connect: Connect
 ) -> None:
-    async def main() -> None:
-        async with connect(secure_server.uri, ssl=tls.trusting(), compression=None) as ws:
-            sending = [asyncio.ensure_future(ws.send(bytes(1 << 20))) for _ in range(12)]
-            await asyncio.sleep(0.1)
-            for _ in range(12):
-                assert len(await ws.recv()) == 1 << 20
-            await asyncio.gather(*sending)
-
-    run(main)
+    async with connect(secure_server.uri, ssl=tls.trusting(), compression=None) as ws:
+        sending = [asyncio.ensure_future(ws.send(bytes(1 << 20))) for _ in range(12)]
+        await asyncio.sleep(0.1)
+        for _ in range(12):
+            assert len(await ws.recv()) == 1 << 20
+        await asyncio.gather(*sending)
 
 
-def test_cancelled_recv_loses_nothing(
-    certificates: Certificates, scripted: Scripted, tls: Settings, run: Run, connect: Connect
+async def test_cancelled_recv_loses_nothing(
+    certificates: Certificates, scripted: Scripted, tls: Settings, connect: Connect
 ) -> None:
     message = text("x" * 1000)
 
@@ -133,59 +104,44 @@ def test_cancelled_recv_loses_nothing(
         wire.read_until_close()
 
     server = scripted(script, ssl_context=certificates.server_context())
-
-    async def main() -> None:
-        async with connect(server.secure_uri, ssl=tls.trusting()) as ws:
-            task = asyncio.ensure_future(ws.recv())
-            await asyncio.sleep(0.1)
-            assert await cancelled(task)
-            server.release.set()
-            assert await ws.recv() == "x" * 1000
-            # Decrypted together with the first message: no byte is left on the socket that could wake a poll.
-            assert await ws.recv() == "next"
-
-    run(main)
+    async with connect(server.secure_uri, ssl=tls.trusting()) as ws:
+        task = asyncio.ensure_future(ws.recv())
+        await asyncio.sleep(0.1)
+        assert await cancelled(task)
+        server.release.set()
+        assert await ws.recv() == "x" * 1000
+        # Decrypted together with the first message: no byte is left on the socket that could wake a poll.
+        assert await ws.recv() == "next"
 
 
-def test_error_of_another_connection(
+async def test_error_of_another_connection(
     certificates: Certificates,
     secure_server: WebSocketsServer,
     tls: Settings,
-    run: Run,
     connect: Connect,
     request: pytest.FixtureRequest,
 ) -> None:
     """An error that OpenSSL keeps for this thread does not fail a read that only needs more data."""
     request.addfinalizer(forget_errors)
-
-    async def main() -> None:
-        async with connect(secure_server.uri, ssl=tls.trusting()) as ws:
-            leave_error(certificates)
-            await echo(ws, "x" * 100_000)
-        assert ws.close_code == 1000
-
-    run(main)
+    async with connect(secure_server.uri, ssl=tls.trusting()) as ws:
+        leave_error(certificates)
+        await echo(ws, "x" * 100_000)
+    assert ws.close_code == 1000
 
 
-def test_many_messages_in_one_record(
-    certificates: Certificates, scripted: Scripted, tls: Settings, run: Run, connect: Connect
+async def test_many_messages_in_one_record(
+    certificates: Certificates, scripted: Scripted, tls: Settings, connect: Connect
 ) -> None:
     def script(wire: Wire) -> None:
         wire.accept(then=b"".join(text(str(number)) for number in range(1000)))
         wire.read_until_close()
 
     server = scripted(script, ssl_context=certificates.server_context())
-
-    async def main() -> None:
-        async with connect(server.secure_uri, ssl=tls.trusting()) as ws:
-            assert [await ws.recv() for _ in range(1000)] == [str(number) for number in range(1000)]
-
-    run(main)
+    async with connect(server.secure_uri, ssl=tls.trusting()) as ws:
+        assert [await ws.recv() for _ in range(1000)] == [str(number) for number in range(1000)]
 
 
-def test_byte_by_byte(
-    certificates: Certificates, scripted: Scripted, tls: Settings, run: Run, connect: Connect
-) -> None:
+async def test_byte_by_byte(certificates: Certificates, scripted: Scripted, tls: Settings, connect: Connect) -> None:
     """Each byte in a record of its own."""
 
     def script(wire: Wire) -> Any:
@@ -194,50 +150,32 @@ def test_byte_by_byte(
         return wire.read_until_close()
 
     server = scripted(script, ssl_context=certificates.server_context())
-
-    async def main() -> None:
-        async with connect(server.secure_uri, ssl=tls.trusting()) as ws:
-            assert [message async for message in ws] == ["hello"]
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    async with connect(server.secure_uri, ssl=tls.trusting()) as ws:
+        assert [message async for message in ws] == ["hello"]
+    assert await server.wait_result() == ([], Close(1000))
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda version: version.name)
-def test_versions(
-    certificates: Certificates, serving: Serving, tls: Settings, run: Run, connect: Connect, version: ssl.TLSVersion
+async def test_versions(
+    certificates: Certificates, serving: Serving, tls: Settings, connect: Connect, version: ssl.TLSVersion
 ) -> None:
     server = serving(ssl_context=certificates.server_context(version=version))
-
-    async def main() -> None:
-        async with connect(server.uri, ssl=tls.trusting()) as ws:
-            await echo(ws)
-            await echo(ws, bytes(100_000))
-
-    run(main)
+    async with connect(server.uri, ssl=tls.trusting()) as ws:
+        await echo(ws)
+        await echo(ws, bytes(100_000))
 
 
-def test_system_roots(
-    secure_server: WebSocketsServer,
-    certificates: Certificates,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Run,
-    connect: Connect,
+async def test_system_roots(
+    secure_server: WebSocketsServer, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, connect: Connect
 ) -> None:
     """Without ``ssl``, or with ``True``, the system's roots count, which SSL_CERT_FILE replaces."""
     monkeypatch.setenv("SSL_CERT_FILE", certificates.ca_file)
-
-    async def main() -> None:
-        for options in ({}, {"ssl": True}):
-            async with connect(secure_server.uri, **options) as ws:
-                await echo(ws)
-
-    run(main)
+    for options in ({}, {"ssl": True}):
+        async with connect(secure_server.uri, **options) as ws:
+            await echo(ws)
 
 
-def test_server_hostname(
-    certificates: Certificates, scripted: Scripted, tls: Settings, run: Run, connect: Connect
-) -> None:
+async def test_server_hostname(certificates: Certificates, scripted: Scripted, tls: Settings, connect: Connect) -> None:
     """The given name is checked in the certificate instead of that in the address, and is sent as SNI."""
     names = []
     context = certificates.server_context()
@@ -248,71 +186,49 @@ def test_server_hostname(
         return wire.read_until_close(), wire.header("Host")
 
     server = scripted(script, ssl_context=context)
-
-    async def main() -> None:
-        uri = f"wss://127.0.0.1:{server.port}/"
-        async with connect(uri, ssl=tls.trusting(), server_hostname="localhost"):
-            pass
-
-    run(main)
+    uri = f"wss://127.0.0.1:{server.port}/"
+    async with connect(uri, ssl=tls.trusting(), server_hostname="localhost"):
+        pass
     assert names == ["localhost"]
-    assert server.result[1] == f"127.0.0.1:{server.port}"
+    assert (await server.wait_result())[1] == f"127.0.0.1:{server.port}"
 
 
-def test_existing_socket(secure_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        sock = socket.create_connection(("127.0.0.1", secure_server.port))
-        sock.setblocking(False)
-        async with connect("wss://localhost/", sock=sock, ssl=tls.trusting()) as ws:
-            await echo(ws)
-
-    run(main)
+async def test_existing_socket(secure_server: WebSocketsServer, tls: Settings, connect: Connect) -> None:
+    sock = socket.create_connection(("127.0.0.1", secure_server.port))
+    sock.setblocking(False)
+    async with connect("wss://localhost/", sock=sock, ssl=tls.trusting()) as ws:
+        await echo(ws)
 
 
-def test_unix(
-    certificates: Certificates, serving: Serving, tls: Settings, run: Run, unix_connect: Connect, tmp_path: Any
+async def test_unix(
+    certificates: Certificates, serving: Serving, tls: Settings, unix_connect: Connect, tmp_path: Any
 ) -> None:
     path = str(tmp_path / "socket")
     serving(ssl_context=certificates.server_context(), unix_path=path)
-
-    async def main() -> None:
-        async with unix_connect(path, "wss://localhost/", ssl=tls.trusting()) as ws:
-            await echo(ws)
-
-    run(main)
+    async with unix_connect(path, "wss://localhost/", ssl=tls.trusting()) as ws:
+        await echo(ws)
 
 
 # Client certificates
 
 
-def test_client_certificate(
-    client_certificate_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect
-) -> None:
-    async def main() -> None:
-        async with connect(client_certificate_server.uri, ssl=tls.with_certificate()) as ws:
-            await echo(ws)
-
-    run(main)
+async def test_client_certificate(client_certificate_server: WebSocketsServer, tls: Settings, connect: Connect) -> None:
+    async with connect(client_certificate_server.uri, ssl=tls.with_certificate()) as ws:
+        await echo(ws)
 
 
 @pytest.mark.wirespeed_only("websockets may raise ConnectionClosedError from connect")
 @pytest.mark.parametrize("which", ["trusting", "with_strange_certificate"])
-def test_client_certificate_refused(
-    client_certificate_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect, which: str
+async def test_client_certificate_refused(
+    client_certificate_server: WebSocketsServer, tls: Settings, connect: Connect, which: str
 ) -> None:
     """No certificate, or one of another authority. TLS 1.3 notifies the client only after its own handshake is done."""
-
-    async def main() -> None:
-        with within(8), pytest.raises((*BROKEN, OSError)) as raised:
-            await connect(client_certificate_server.uri, ssl=getattr(tls, which)(), open_timeout=5)
-        assert not isinstance(raised.value, TimeoutError)
-
-    run(main)
+    with within(8), pytest.raises((*BROKEN, OSError)) as raised:
+        await connect(client_certificate_server.uri, ssl=getattr(tls, which)(), open_timeout=5)
+    assert not isinstance(raised.value, TimeoutError)
 
 
-def test_stalled_peer(
-    certificates: Certificates, scripted: Scripted, tls: Settings, run: Run, connect: Connect
-) -> None:
+async def test_stalled_peer(certificates: Certificates, scripted: Scripted, tls: Settings, connect: Connect) -> None:
     """send waits, and every message arrives in the end."""
 
     def script(wire: Wire) -> Any:
@@ -321,22 +237,17 @@ def test_stalled_peer(
         return wire.read_until_close()
 
     server = scripted(script, ssl_context=certificates.server_context(), receive_buffer=4096)
-
-    async def main() -> None:
-        async with connect(server.secure_uri, ssl=tls.trusting(), compression=None) as ws:
-            tasks = [asyncio.ensure_future(ws.send(bytes([number]) * (1 << 20))) for number in range(16)]
-            await asyncio.sleep(0.2)
-            assert not all(task.done() for task in tasks)
-            server.release.set()
-            await asyncio.gather(*tasks)
-
-    run(main)
-    assert [frame.payload for frame in server.result[0]] == [bytes([number]) * (1 << 20) for number in range(16)]
+    async with connect(server.secure_uri, ssl=tls.trusting(), compression=None) as ws:
+        tasks = [asyncio.ensure_future(ws.send(bytes([number]) * (1 << 20))) for number in range(16)]
+        await asyncio.sleep(0.2)
+        assert not all(task.done() for task in tasks)
+        server.release.set()
+        await asyncio.gather(*tasks)
+    assert [frame.payload for frame in (await server.wait_result())[0]] == [
+        bytes([number]) * (1 << 20) for number in range(16)
+    ]
 
 
-def test_ssl_with_a_plain_uri(server: WebSocketsServer, tls: Settings, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        with pytest.raises(ValueError, match="ssl"):
-            await connect(server.uri, ssl=tls.trusting())
-
-    run(main)
+async def test_ssl_with_a_plain_uri(server: WebSocketsServer, tls: Settings, connect: Connect) -> None:
+    with pytest.raises(ValueError, match="ssl"):
+        await connect(server.uri, ssl=tls.trusting())

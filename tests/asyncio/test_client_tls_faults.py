@@ -12,19 +12,15 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled, spin
+from interop.asyncio_tools import Run, cancelled, spin
 from interop.certificates import Certificates
 from interop.checks import describe, no_leaks, within
+from interop.connecting import Connect
 from interop.frames import Close, close, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 from interop.tls_settings import Settings
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 # Exceptions of a handshake with a wrong certificate, for every TLS implementation.
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)
@@ -65,21 +61,18 @@ def test_bad_certificate(
         assert isinstance(server.results[0], OSError)
 
 
-def test_authority_not_trusted(secure_server: WebSocketsServer, tls: Settings, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        with pytest.raises(TLS_ERRORS):
-            await connect(secure_server.uri, ssl=tls.trusting_system_only())
-        with pytest.raises(TLS_ERRORS):
-            await connect(secure_server.uri)
-        with pytest.raises(TLS_ERRORS):
-            await connect(secure_server.uri, ssl=tls.trusting(), server_hostname="elsewhere.example")
-
-    run(main)
+async def test_authority_not_trusted(secure_server: WebSocketsServer, tls: Settings, connect: Connect) -> None:
+    with pytest.raises(TLS_ERRORS):
+        await connect(secure_server.uri, ssl=tls.trusting_system_only())
+    with pytest.raises(TLS_ERRORS):
+        await connect(secure_server.uri)
+    with pytest.raises(TLS_ERRORS):
+        await connect(secure_server.uri, ssl=tls.trusting(), server_hostname="elsewhere.example")
 
 
 @pytest.mark.parametrize("check", [True, False], ids=["checking", "not-checking"])
-def test_context_is_fully_honoured(
-    certificates: Certificates, scripted: Scripted, run: Run, connect: Connect, check: bool
+async def test_context_is_fully_honoured(
+    certificates: Certificates, scripted: Scripted, connect: Connect, check: bool
 ) -> None:
     """A context that does not verify is the user's decision; its callbacks and limits are the user's too."""
     context = ssl.create_default_context()
@@ -95,38 +88,28 @@ def test_context_is_fully_honoured(
         return wire.sock.version()
 
     server = scripted(script, ssl_context=certificates.self_signed_context())
-
-    async def main() -> None:
-        if check:
-            with pytest.raises(TLS_ERRORS):
-                await connect(server.secure_uri, ssl=context)
-        else:
-            async with connect(server.secure_uri, ssl=context):
-                pass
-
-    run(main)
+    if check:
+        with pytest.raises(TLS_ERRORS):
+            await connect(server.secure_uri, ssl=context)
+    else:
+        async with connect(server.secure_uri, ssl=context):
+            pass
     if not check:
-        assert server.result == "TLSv1.2"
+        assert await server.wait_result() == "TLSv1.2"
 
 
 # Peers that do not speak TLS, or stop
 
 
-def test_plain_server(server: WebSocketsServer, tls: Settings, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        with within(8), pytest.raises(BROKEN) as raised:
-            await connect(f"wss://localhost:{server.port}/", ssl=tls.trusting(), open_timeout=5)
-        assert not isinstance(raised.value, TimeoutError)
-
-    run(main)
+async def test_plain_server(server: WebSocketsServer, tls: Settings, connect: Connect) -> None:
+    with within(8), pytest.raises(BROKEN) as raised:
+        await connect(f"wss://localhost:{server.port}/", ssl=tls.trusting(), open_timeout=5)
+    assert not isinstance(raised.value, TimeoutError)
 
 
-def test_tls_server_without_tls(secure_server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        with within(8), pytest.raises((exceptions.InvalidMessage, ConnectionError, EOFError)):
-            await connect(f"ws://localhost:{secure_server.port}/", open_timeout=5)
-
-    run(main)
+async def test_tls_server_without_tls(secure_server: WebSocketsServer, connect: Connect) -> None:
+    with within(8), pytest.raises((exceptions.InvalidMessage, ConnectionError, EOFError)):
+        await connect(f"ws://localhost:{secure_server.port}/", open_timeout=5)
 
 
 FIRST_BYTES = {
@@ -153,14 +136,10 @@ def test_broken_tls_handshake(
         run(lambda: main(server.secure_uri))
 
 
-def test_silent_tls_server(scripted: Scripted, tls: Settings, run: Run, connect: Connect) -> None:
+async def test_silent_tls_server(scripted: Scripted, tls: Settings, connect: Connect) -> None:
     server = scripted(lambda wire: wire.read_to_end())
-
-    async def main() -> None:
-        with within(3, at_least=0.3), pytest.raises(TimeoutError):
-            await connect(server.secure_uri, ssl=tls.trusting(), open_timeout=0.3)
-
-    run(main)
+    with within(3, at_least=0.3), pytest.raises(TimeoutError):
+        await connect(server.secure_uri, ssl=tls.trusting(), open_timeout=0.3)
 
 
 @pytest.mark.parametrize("answer", [False, True], ids=["silent", "half-way"])
@@ -187,27 +166,23 @@ def truncate(wire: Wire) -> None:
     socket.close(sock)
 
 
-def test_truncated(certificates: Certificates, scripted: Scripted, tls: Settings, run: Run, connect: Connect) -> None:
+async def test_truncated(certificates: Certificates, scripted: Scripted, tls: Settings, connect: Connect) -> None:
     def script(wire: Wire) -> None:
         wire.accept(then=text("last"))
         truncate(wire)
 
     server = scripted(script, ssl_context=certificates.server_context())
-
-    async def main() -> None:
-        ws = await connect(server.secure_uri, ssl=tls.trusting())
-        assert await ws.recv() == "last"
-        with pytest.raises(exceptions.ConnectionClosedError) as raised:
-            await ws.recv()
-        assert raised.value.rcvd is None
-        assert ws.close_code == 1006
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.secure_uri, ssl=tls.trusting())
+    assert await ws.recv() == "last"
+    with pytest.raises(exceptions.ConnectionClosedError) as raised:
+        await ws.recv()
+    assert raised.value.rcvd is None
+    assert ws.close_code == 1006
+    await ws.close()
 
 
-def test_truncated_after_the_closing_handshake(
-    certificates: Certificates, scripted: Scripted, tls: Settings, run: Run, connect: Connect
+async def test_truncated_after_the_closing_handshake(
+    certificates: Certificates, scripted: Scripted, tls: Settings, connect: Connect
 ) -> None:
     """The close frames were exchanged: nothing can be missing, and many servers end so."""
 
@@ -218,18 +193,14 @@ def test_truncated_after_the_closing_handshake(
         return received
 
     server = scripted(script, ssl_context=certificates.server_context())
-
-    async def main() -> None:
-        async with connect(server.secure_uri, ssl=tls.trusting()) as ws:
-            assert [message async for message in ws] == ["last"]
-        assert ws.close_code == 1000
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    async with connect(server.secure_uri, ssl=tls.trusting()) as ws:
+        assert [message async for message in ws] == ["last"]
+    assert ws.close_code == 1000
+    assert await server.wait_result() == ([], Close(1000))
 
 
-def test_close_notify_without_close_frame(
-    certificates: Certificates, scripted: Scripted, tls: Settings, run: Run, connect: Connect
+async def test_close_notify_without_close_frame(
+    certificates: Certificates, scripted: Scripted, tls: Settings, connect: Connect
 ) -> None:
     def script(wire: Wire) -> None:
         assert isinstance(wire.sock, ssl.SSLSocket)
@@ -239,19 +210,15 @@ def test_close_notify_without_close_frame(
             wire.sock = wire.sock.unwrap()
 
     server = scripted(script, ssl_context=certificates.server_context())
-
-    async def main() -> None:
-        ws = await connect(server.secure_uri, ssl=tls.trusting())
-        assert await ws.recv() == "last"
-        with within(5), pytest.raises(exceptions.ConnectionClosedError):
-            await ws.recv()
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.secure_uri, ssl=tls.trusting())
+    assert await ws.recv() == "last"
+    with within(5), pytest.raises(exceptions.ConnectionClosedError):
+        await ws.recv()
+    await ws.close()
 
 
-def test_garbage_after_the_handshake(
-    certificates: Certificates, scripted: Scripted, tls: Settings, run: Run, connect: Connect
+async def test_garbage_after_the_handshake(
+    certificates: Certificates, scripted: Scripted, tls: Settings, connect: Connect
 ) -> None:
     """A record that cannot be decrypted."""
 
@@ -268,13 +235,9 @@ def test_garbage_after_the_handshake(
         raw.close()
 
     server = scripted(script, ssl_context=certificates.server_context())
-
-    async def main() -> None:
-        ws = await connect(server.secure_uri, ssl=tls.trusting(), close_timeout=1)
-        assert await ws.recv() == "last"
-        with pytest.raises(exceptions.ConnectionClosedError) as raised:
-            await ws.recv()
-        assert raised.value.rcvd is None
-        await ws.close()
-
-    run(main)
+    ws = await connect(server.secure_uri, ssl=tls.trusting(), close_timeout=1)
+    assert await ws.recv() == "last"
+    with pytest.raises(exceptions.ConnectionClosedError) as raised:
+        await ws.recv()
+    assert raised.value.rcvd is None
+    await ws.close()

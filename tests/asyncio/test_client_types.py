@@ -6,17 +6,14 @@ import asyncio
 import enum
 import inspect
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, one_loop
+from interop.asyncio_tools import Run, Setting, one_loop
+from interop.connecting import Connect
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 METHODS = ["send", "recv", "recv_streaming", "ping", "pong", "close", "wait_closed", "__aiter__", "__aenter__"]
 PROPERTIES = [
@@ -37,85 +34,67 @@ OURS = ["recv_many", "recv_nowait", "send_many", "send_nowait", "flush", "abort"
 SETTINGS = one_loop()
 
 
-def test_methods_of_websockets_exist(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            for name in METHODS:
-                assert callable(getattr(ws, name))
-            for name in PROPERTIES:
-                assert not callable(getattr(ws, name)), name
-
-    run(main)
+async def test_methods_of_websockets_exist(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        for name in METHODS:
+            assert callable(getattr(ws, name))
+        for name in PROPERTIES:
+            assert not callable(getattr(ws, name)), name
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_own_methods_exist(server: WebSocketsServer, run: Run, connect: Connect, setting: Setting) -> None:
+async def test_own_methods_exist(server: WebSocketsServer, connect: Connect, setting: Setting) -> None:
     import wirespeed
 
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            assert type(ws) is wirespeed.ClientConnection
-            for name in OURS:
-                assert callable(getattr(ws, name))
-            assert ws.io_backend == setting.io_backend
-            assert ws.fileno() >= 0
-
-    run(main)
+    async with connect(server.uri) as ws:
+        assert type(ws) is wirespeed.ClientConnection
+        for name in OURS:
+            assert callable(getattr(ws, name))
+        assert ws.io_backend == setting.io_backend
+        assert ws.fileno() >= 0
 
 
-def test_types(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            await ws.send("x")
-            assert type(await ws.recv()) is str
-            await ws.send(b"x")
-            assert type(await ws.recv()) is bytes
-            assert isinstance(ws.latency, float)
-            assert isinstance(ws.state, enum.IntEnum)
-            assert isinstance(ws.id, uuid.UUID)
-            assert type(await (await ws.ping())) is float
-        assert isinstance(ws.close_code, int)
-        assert isinstance(ws.close_reason, str)
-
-    run(main)
+async def test_types(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        await ws.send("x")
+        assert type(await ws.recv()) is str
+        await ws.send(b"x")
+        assert type(await ws.recv()) is bytes
+        assert isinstance(ws.latency, float)
+        assert isinstance(ws.state, enum.IntEnum)
+        assert isinstance(ws.id, uuid.UUID)
+        assert type(await (await ws.ping())) is float
+    assert isinstance(ws.close_code, int)
+    assert isinstance(ws.close_reason, str)
 
 
-def test_properties_cannot_be_set(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            for name in ("close_code", "state", "subprotocol", "local_address"):
-                with pytest.raises(AttributeError):
-                    setattr(ws, name, 1)
-
-    run(main)
+async def test_properties_cannot_be_set(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        for name in ("close_code", "state", "subprotocol", "local_address"):
+            with pytest.raises(AttributeError):
+                setattr(ws, name, 1)
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_repr_describes_the_connection(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            assert "OPEN" in repr(ws)
-        assert "CLOSED" in repr(ws)
-
-    run(main)
+async def test_repr_describes_the_connection(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        assert "OPEN" in repr(ws)
+    assert "CLOSED" in repr(ws)
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_str_subclass_and_bytes_subclass(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_str_subclass_and_bytes_subclass(server: WebSocketsServer, connect: Connect) -> None:
     class Text(str):
         __slots__ = ()
 
     class Data(bytes):
         __slots__ = ()
 
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            await ws.send(Text("x"))
-            assert await ws.recv() == "x"
-            await ws.send(Data(b"x"))
-            assert await ws.recv() == b"x"
-
-    run(main)
+    async with connect(server.uri) as ws:
+        await ws.send(Text("x"))
+        assert await ws.recv() == "x"
+        await ws.send(Data(b"x"))
+        assert await ws.recv() == b"x"
 
 
 @pytest.mark.wirespeed_only("ours")
@@ -137,22 +116,18 @@ def test_not_in_a_thread_without_a_loop(server: WebSocketsServer, run: Run, conn
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_connection_of_another_loop(server: WebSocketsServer, run: Run, connect: Connect, setting: Setting) -> None:
+async def test_connection_of_another_loop(server: WebSocketsServer, connect: Connect, setting: Setting) -> None:
     """A task of another loop that awaits it gets an exception, as for every future."""
+    loop = asyncio.get_running_loop()
+    async with connect(server.uri) as ws:
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with connect(server.uri) as ws:
+        async def other() -> None:
+            with pytest.raises(RuntimeError):
+                await ws.recv()
 
-            async def other() -> None:
-                with pytest.raises(RuntimeError):
-                    await ws.recv()
-
-            await loop.run_in_executor(None, lambda: asyncio.run(other()))
-            await ws.send("still open")
-            assert await ws.recv() == "still open"
-
-    run(main)
+        await loop.run_in_executor(None, lambda: asyncio.run(other()))
+        await ws.send("still open")
+        assert await ws.recv() == "still open"
 
 
 @pytest.mark.wirespeed_only("websockets has no signature to speak of")

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon
+from interop.asyncio_tools import Run, soon
 from interop.checks import no_leaks
+from interop.connecting import Connect
 from interop.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("it is ours")
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def other(name: str) -> str:
@@ -29,28 +27,25 @@ def spelled(request: pytest.FixtureRequest) -> Callable[[str], str]:
     return other if request.param == "other" else lambda name: name
 
 
-def test_attributes(server: WebSocketsServer, run: Run, connect: Connect, spelled: Callable[[str], str]) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            receiving = ws.recv()
-            waiter = receiving.send(None)
-            assert asyncio.isfuture(waiter)
-            assert getattr(waiter, spelled("get_loop"))() is asyncio.get_running_loop()
-            assert getattr(waiter, spelled("_asyncio_future_blocking")) is True
-            setattr(waiter, spelled("_asyncio_future_blocking"), False)
-            assert getattr(waiter, spelled("_asyncio_future_blocking")) is False
-            setattr(waiter, spelled("_asyncio_future_blocking"), True)
-            assert getattr(waiter, spelled("_asyncio_future_blocking")) is True
-            assert not getattr(waiter, spelled("done"))()
-            assert not waiter.cancelled()
-            with pytest.raises(AttributeError):
-                getattr(waiter, spelled("set_result"))
-            with pytest.raises(AttributeError):
-                setattr(waiter, spelled("anything"), False)
-            receiving.close()
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_attributes(server: WebSocketsServer, connect: Connect, spelled: Callable[[str], str]) -> None:
+    async with connect(server.uri) as ws:
+        receiving = ws.recv()
+        waiter = receiving.send(None)
+        assert asyncio.isfuture(waiter)
+        assert getattr(waiter, spelled("get_loop"))() is asyncio.get_running_loop()
+        assert getattr(waiter, spelled("_asyncio_future_blocking")) is True
+        setattr(waiter, spelled("_asyncio_future_blocking"), False)
+        assert getattr(waiter, spelled("_asyncio_future_blocking")) is False
+        setattr(waiter, spelled("_asyncio_future_blocking"), True)
+        assert getattr(waiter, spelled("_asyncio_future_blocking")) is True
+        assert not getattr(waiter, spelled("done"))()
+        assert not waiter.cancelled()
+        with pytest.raises(AttributeError):
+            getattr(waiter, spelled("set_result"))
+        with pytest.raises(AttributeError):
+            setattr(waiter, spelled("anything"), False)
+        receiving.close()
 
 
 def test_callback(server: WebSocketsServer, run: Run, connect: Connect, spelled: Callable[[str], str]) -> None:
@@ -88,43 +83,35 @@ def test_callback(server: WebSocketsServer, run: Run, connect: Connect, spelled:
     called.clear()
 
 
-def test_callback_that_is_a_c_function(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_callback_that_is_a_c_function(server: WebSocketsServer, connect: Connect) -> None:
     """Like the wakeup of asyncio's own tasks: the callback gets a future that is done, with the result None."""
     called: list[Any] = []
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            receiving = ws.recv()
-            receiving.send(None).add_done_callback(called.append)
-            await ws.send("x")
-            await soon(lambda: called)
-            [future] = called
-            assert asyncio.isfuture(future)
-            assert future.done()
-            assert future.result() is None
-            with pytest.raises(StopIteration):
-                receiving.send(None)
-
-    with no_leaks():
-        run(main)
+    async with connect(server.uri) as ws:
+        receiving = ws.recv()
+        receiving.send(None).add_done_callback(called.append)
+        await ws.send("x")
+        await soon(lambda: called)
+        [future] = called
+        assert asyncio.isfuture(future)
+        assert future.done()
+        assert future.result() is None
+        with pytest.raises(StopIteration):
+            receiving.send(None)
 
 
-def test_callback_that_is_removed(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_callback_that_is_removed(server: WebSocketsServer, connect: Connect) -> None:
     called: list[Any] = []
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            receiving = ws.recv()
-            waiter = receiving.send(None)
-            waiter.add_done_callback(called.append)
-            assert waiter.remove_done_callback(print) == 0
-            assert waiter.remove_done_callback(called.append) == 1
-            assert waiter.remove_done_callback(called.append) == 0
-            await ws.send("x")
-            await soon(waiter.done)
-            assert called == []
-            receiving.close()
-            assert await ws.recv() == "x"
-
-    with no_leaks():
-        run(main)
+    async with connect(server.uri) as ws:
+        receiving = ws.recv()
+        waiter = receiving.send(None)
+        waiter.add_done_callback(called.append)
+        assert waiter.remove_done_callback(print) == 0
+        assert waiter.remove_done_callback(called.append) == 1
+        assert waiter.remove_done_callback(called.append) == 0
+        await ws.send("x")
+        await soon(waiter.done)
+        assert called == []
+        receiving.close()
+        assert await ws.recv() == "x"

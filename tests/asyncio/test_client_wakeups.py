@@ -21,10 +21,11 @@ from typing import Any
 import pytest
 
 from interop import threads
-from interop.asyncio_tools import Setting, spin
+from interop.asyncio_tools import Run, Setting, spin
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import BINARY, CLOSE, TEXT, Frame
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Wire
 from interop.servers import WebSocketsServer
 from interop.serving import idle, masked, serve, small_sends
 from interop.subject import IS_WIRESPEED, exceptions
@@ -37,9 +38,6 @@ pytestmark = [
 if IS_WIRESPEED:
     from wirespeed import broadcast
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 BLOCK = bytes(1000)
 
@@ -205,119 +203,101 @@ CALLERS: dict[str, Callable[[Any], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("caller", CALLERS)
-def test_room_made_by_another_task_wakes_senders(
-    setting: Setting, run: Run, connect: Connect, side: str, caller: str
+async def test_room_made_by_another_task_wakes_senders(
+    setting: Setting, connect: Connect, side: str, caller: str
 ) -> None:
     """Before the loop reports room, another task's call finds it, and writes queued messages too."""
-
-    async def main() -> None:
-        async with SIDES[side](setting, connect) as (ws, peer):
-            waiting = [await fill(ws), *await park(ws, "parked")]
-            peer.read()
-            wait_until_taken(ws)
-            await CALLERS[caller](ws)
-            await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
-        assert peer.texts == ["parked"]
-
-    run(main)
+    async with SIDES[side](setting, connect) as (ws, peer):
+        waiting = [await fill(ws), *await park(ws, "parked")]
+        peer.read()
+        wait_until_taken(ws)
+        await CALLERS[caller](ws)
+        await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+    assert peer.texts == ["parked"]
 
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("closer", ["close", "broadcast"])
-def test_room_made_by_a_close_wakes_senders(
-    setting: Setting, run: Run, connect: Connect, side: str, closer: str
-) -> None:
+async def test_room_made_by_a_close_wakes_senders(setting: Setting, connect: Connect, side: str, closer: str) -> None:
     """A sender whose message was sent returns successfully; one whose message was not sent raises ConnectionClosed."""
+    async with SIDES[side](setting, connect, close_timeout=PATIENCE) as (ws, peer):
+        draining = await fill(ws)
+        [parked] = await park(ws, "parked")
 
-    async def main() -> None:
-        async with SIDES[side](setting, connect, close_timeout=PATIENCE) as (ws, peer):
-            draining = await fill(ws)
-            [parked] = await park(ws, "parked")
+        async def answer() -> None:
+            # The close frame is out, its answer is not.
+            await asyncio.wait_for(draining, PATIENCE / 2)
+            await peer.end()
 
-            async def answer() -> None:
-                # The close frame is out, its answer is not.
-                await asyncio.wait_for(draining, PATIENCE / 2)
-                await peer.end()
-
-            answering = asyncio.ensure_future(answer())
-            peer.read()
-            wait_until_taken(ws)
-            if closer == "broadcast":
-                assert broadcast([ws], "too much", slow="close") == 0
-                await answering
-            await ws.close()
+        answering = asyncio.ensure_future(answer())
+        peer.read()
+        wait_until_taken(ws)
+        if closer == "broadcast":
+            assert broadcast([ws], "too much", slow="close") == 0
             await answering
-            with pytest.raises(exceptions.ConnectionClosed):
-                await asyncio.wait_for(parked, PATIENCE)
-        assert peer.texts == []
-
-    run(main)
+        await ws.close()
+        await answering
+        with pytest.raises(exceptions.ConnectionClosed):
+            await asyncio.wait_for(parked, PATIENCE)
+    assert peer.texts == []
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_room_made_by_a_keepalive_ping_wakes_senders(setting: Setting, run: Run, connect: Connect, side: str) -> None:
+async def test_room_made_by_a_keepalive_ping_wakes_senders(setting: Setting, connect: Connect, side: str) -> None:
     interval = 0.1
-
-    async def main() -> None:
-        begin = time.monotonic()
-        async with SIDES[side](setting, connect, ping_interval=interval, ping_timeout=None) as (ws, peer):
-            waiting = [await fill(ws), *await park(ws, "parked")]
-            # The timer is due first, and then there is room: the loop notices both at once, in this order.
-            time.sleep(max(0.0, begin + 2 * interval - time.monotonic()))
-            peer.read()
-            wait_until_taken(ws)
-            await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
-        assert peer.texts == ["parked"]
-
-    run(main)
+    begin = time.monotonic()
+    async with SIDES[side](setting, connect, ping_interval=interval, ping_timeout=None) as (ws, peer):
+        waiting = [await fill(ws), *await park(ws, "parked")]
+        # The timer is due first, and then there is room: the loop notices both at once, in this order.
+        time.sleep(max(0.0, begin + 2 * interval - time.monotonic()))
+        peer.read()
+        wait_until_taken(ws)
+        await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+    assert peer.texts == ["parked"]
 
 
 # Order
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_cancelled_senders_keep_the_order_of_others(setting: Setting, run: Run, connect: Connect, side: str) -> None:
+async def test_cancelled_senders_keep_the_order_of_others(setting: Setting, connect: Connect, side: str) -> None:
     """Two senders are cancelled before there is room, and the last sends another message instead: behind those that
     wait.
     """
     if setting.loop == "wirespeed":
         pytest.skip("it hears of room for its connections before it hears of anything else")
+    async with SIDES[side](setting, connect) as (ws, peer):
+        draining = await fill(ws)
 
-    async def main() -> None:
-        async with SIDES[side](setting, connect) as (ws, peer):
-            draining = await fill(ws)
+        async def change_its_mind() -> None:
+            try:
+                await ws.send("second")
+            except asyncio.CancelledError:
+                await ws.send("new")
 
-            async def change_its_mind() -> None:
-                try:
-                    await ws.send("second")
-                except asyncio.CancelledError:
-                    await ws.send("new")
+        first = asyncio.ensure_future(ws.send("first"))
+        second = asyncio.ensure_future(change_its_mind())
+        await spin()
+        parked = await park(ws, "third", "fourth")
+        # The loop notices room right after this callback, in the same iteration.
+        hint, hinted = os.pipe()
 
-            first = asyncio.ensure_future(ws.send("first"))
-            second = asyncio.ensure_future(change_its_mind())
-            await spin()
-            parked = await park(ws, "third", "fourth")
-            # The loop notices room right after this callback, in the same iteration.
-            hint, hinted = os.pipe()
+        def hear() -> None:
+            loop.remove_reader(hint)
+            first.cancel()
+            second.cancel()
 
-            def hear() -> None:
-                loop.remove_reader(hint)
-                first.cancel()
-                second.cancel()
-
-            loop = asyncio.get_running_loop()
-            loop.add_reader(hint, hear)
-            await spin()
-            os.write(hinted, b"x")
-            peer.read()
-            wait_until_taken(ws)
-            await asyncio.wait_for(asyncio.gather(draining, second, *parked), PATIENCE)
-            assert first.cancelled()
-            os.close(hint)
-            os.close(hinted)
-        assert peer.texts == ["third", "fourth", "new"]
-
-    run(main)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(hint, hear)
+        await spin()
+        os.write(hinted, b"x")
+        peer.read()
+        wait_until_taken(ws)
+        await asyncio.wait_for(asyncio.gather(draining, second, *parked), PATIENCE)
+        assert first.cancelled()
+        os.close(hint)
+        os.close(hinted)
+    assert peer.texts == ["third", "fourth", "new"]
 
 
 # Exceptions while the loop is called
@@ -377,30 +357,24 @@ both_moments = pytest.mark.parametrize("before", [True, False], ids=["before", "
 
 
 @both_moments
-def test_exception_while_messages_are_corked(
-    server: WebSocketsServer, run: Run, connect: Connect, before: bool
-) -> None:
+async def test_exception_while_messages_are_corked(server: WebSocketsServer, connect: Connect, before: bool) -> None:
     """The calling ``send`` raises it; corked messages of all connections are sent."""
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        async with connect(server.uri) as one, connect(server.uri) as other:
-            with Trap(loop, "call_soon", before=before) as trap:
-                await one.send("1")
-                with pytest.raises(Boom):
-                    await one.send("2")
-                await other.send("1")
-                await other.send("2")
-            assert trap.sprung
-            for ws in (one, other):
-                with within(PATIENCE):
-                    assert [await asyncio.wait_for(ws.recv(), PATIENCE) for _ in range(2)] == ["1", "2"]
-            # The connection stays usable.
-            await one.send("3")
-            await one.send("4")
-            assert [await asyncio.wait_for(one.recv(), PATIENCE) for _ in range(2)] == ["3", "4"]
-
-    run(main)
+    loop = asyncio.get_running_loop()
+    async with connect(server.uri) as one, connect(server.uri) as other:
+        with Trap(loop, "call_soon", before=before) as trap:
+            await one.send("1")
+            with pytest.raises(Boom):
+                await one.send("2")
+            await other.send("1")
+            await other.send("2")
+        assert trap.sprung
+        for ws in (one, other):
+            with within(PATIENCE):
+                assert [await asyncio.wait_for(ws.recv(), PATIENCE) for _ in range(2)] == ["1", "2"]
+        # The connection stays usable.
+        await one.send("3")
+        await one.send("4")
+        assert [await asyncio.wait_for(one.recv(), PATIENCE) for _ in range(2)] == ["3", "4"]
 
 
 @both_moments

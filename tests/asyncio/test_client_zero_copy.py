@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon
+from interop.asyncio_tools import Run, soon
+from interop.connecting import Connect
 from interop.frames import binary, close
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED
 
@@ -20,10 +21,6 @@ if IS_WIRESPEED:
     from wirespeed import Listener
 else:
     Listener = object
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def sending(data: bytes, *headers: str) -> Callable[[Wire], Any]:
@@ -75,34 +72,26 @@ def test_views(server: WebSocketsServer, run: Run, connect: Connect, compression
         assert bytes(part) == shown[1:-1]
 
 
-def test_views_of_one_segment(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_views_of_one_segment(scripted: Scripted, connect: Connect) -> None:
     """Many messages in one read, and messages cut by its end."""
     count = 3000
     server = scripted(sending(b"".join(binary(b"%d" % number * 50) for number in range(count)) + close(1000)))
     keeping = Keeping()
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=keeping, zero_copy=True, compression=None)
-        await ws.wait_closed()
-
-    run(main)
+    ws = await connect(server.uri, listener=keeping, zero_copy=True, compression=None)
+    await ws.wait_closed()
     assert [bytes(view) for view, _, _ in keeping.kept] == [b"%d" % number * 50 for number in range(count)]
 
 
-def test_view_cannot_be_written(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_view_cannot_be_written(scripted: Scripted, connect: Connect) -> None:
     server = scripted(sending(binary(b"abc") + close(1000)))
     keeping = Keeping()
-
-    async def main() -> None:
-        ws = await connect(server.uri, listener=keeping, zero_copy=True)
-        await ws.wait_closed()
-
-    run(main)
+    ws = await connect(server.uri, listener=keeping, zero_copy=True)
+    await ws.wait_closed()
     with pytest.raises(TypeError):
         keeping.kept[0][0][0] = 1
 
 
-def test_view_released_by_the_listener(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_view_released_by_the_listener(server: WebSocketsServer, connect: Connect) -> None:
     received = []
 
     class Releasing(Listener):
@@ -110,17 +99,14 @@ def test_view_released_by_the_listener(server: WebSocketsServer, run: Run, conne
             with message:
                 received.append(bytes(message))
 
-    async def main() -> None:
-        async with connect(server.uri, listener=Releasing(), zero_copy=True) as ws:
-            for number in range(20):
-                await ws.send(b"%d" % number * 1000)
-            await soon(lambda: len(received) == 20)
-
-    run(main)
+    async with connect(server.uri, listener=Releasing(), zero_copy=True) as ws:
+        for number in range(20):
+            await ws.send(b"%d" % number * 1000)
+        await soon(lambda: len(received) == 20)
     assert received == [b"%d" % number * 1000 for number in range(20)]
 
 
-def test_view_sent_on(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_view_sent_on(server: WebSocketsServer, connect: Connect) -> None:
     """A view of received bytes may be sent inside the callback."""
     received = []
 
@@ -130,12 +116,9 @@ def test_view_sent_on(server: WebSocketsServer, run: Run, connect: Connect) -> N
             if len(received) < 10:
                 ws.send_nowait(message)
 
-    async def main() -> None:
-        async with connect(server.uri, listener=Forwarding(), zero_copy=True, compression=None) as ws:
-            await ws.send(bytes(range(256)) * 1000)
-            await soon(lambda: len(received) == 10)
-
-    run(main)
+    async with connect(server.uri, listener=Forwarding(), zero_copy=True, compression=None) as ws:
+        await ws.send(bytes(range(256)) * 1000)
+        await soon(lambda: len(received) == 10)
     assert set(received) == {bytes(range(256)) * 1000}
 
 
@@ -158,9 +141,6 @@ def test_abort_inside_a_view(scripted: Scripted, run: Run, connect: Connect) -> 
     assert [(bytes(view), shown) for view, shown in kept] == [(b"abc" * 1000, b"abc" * 1000)]
 
 
-def test_zero_copy_needs_a_listener(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        with pytest.raises((TypeError, ValueError), match="zero_copy"):
-            await connect(server.uri, zero_copy=True)
-
-    run(main)
+async def test_zero_copy_needs_a_listener(server: WebSocketsServer, connect: Connect) -> None:
+    with pytest.raises((TypeError, ValueError), match="zero_copy"):
+        await connect(server.uri, zero_copy=True)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
+from interop.connecting import Connect
 from interop.frames import binary, close
 from interop.scripted import accept_key
 from interop.subject import IS_WIRESPEED
@@ -25,8 +27,6 @@ if IS_WIRESPEED:
 else:
     Listener = object
 
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 # Longer than any wait here, shorter than the time limit of a test.
 PATIENCE = 5.0

@@ -11,19 +11,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon
+from interop.asyncio_tools import Run, soon
 from interop.checks import no_leaks
-from interop.connecting import echo, fails
+from interop.connecting import Connect, echo, fails
 from interop.frames import Close, close, text
 from interop.replacing import REPLACEMENTS, replace
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
 
@@ -31,47 +26,36 @@ BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
 # Forms of ``connect``
 
 
-def test_await(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        ws = await connect(server.uri)
-        assert ws.state.name == "OPEN"
-        await echo(ws)
-        await ws.close()
-        assert ws.state.name == "CLOSED"
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_await(server: WebSocketsServer, connect: Connect) -> None:
+    ws = await connect(server.uri)
+    assert ws.state.name == "OPEN"
+    await echo(ws)
+    await ws.close()
+    assert ws.state.name == "CLOSED"
 
 
 @pytest.mark.wirespeed_only("uvloop connects by itself, without a socket of Python's")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize("what", REPLACEMENTS)
-def test_replaced_sockets_are_used(
-    server: WebSocketsServer, run: Run, connect: Connect, monkeypatch: pytest.MonkeyPatch, what: str, host: str
+async def test_replaced_sockets_are_used(
+    server: WebSocketsServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, what: str, host: str
 ) -> None:
     """A program that replaces sockets to use a proxy has no connection that bypasses it."""
     addresses: list[Any] = []
-
-    async def main() -> None:
-        # The loop uses its own sockets.
-        addresses.append(replace(monkeypatch, what))
-        async with connect(f"ws://{host}:{server.port}", proxy=None) as ws:
-            await echo(ws)
-
-    run(main)
+    # The loop uses its own sockets.
+    addresses.append(replace(monkeypatch, what))
+    async with connect(f"ws://{host}:{server.port}", proxy=None) as ws:
+        await echo(ws)
     assert ("127.0.0.1", server.port) in addresses[0]
 
 
-def test_context_manager(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_context_manager(scripted: Scripted, connect: Connect) -> None:
     server = scripted(accept_and_echo_close)
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            assert ws.state.name == "OPEN"
-        assert (ws.state.name, ws.close_code) == ("CLOSED", 1000)
-
-    run(main)
-    assert server.result == Close(1000)
+    async with connect(server.uri) as ws:
+        assert ws.state.name == "OPEN"
+    assert (ws.state.name, ws.close_code) == ("CLOSED", 1000)
+    assert await server.wait_result() == Close(1000)
 
 
 def accept_and_echo_close(wire: Wire) -> Close | None:
@@ -94,80 +78,65 @@ def test_context_manager_left_by_an_exception(scripted: Scripted, run: Run, conn
     assert server.result == Close(1011)
 
 
-def test_context_manager_left_by_cancellation(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_context_manager_left_by_cancellation(scripted: Scripted, connect: Connect) -> None:
     server = scripted(accept_and_echo_close)
 
-    async def main() -> None:
-        async def stay() -> None:
-            async with connect(server.uri):
-                entered.set()
-                await asyncio.sleep(60)
+    async def stay() -> None:
+        async with connect(server.uri):
+            entered.set()
+            await asyncio.sleep(60)
 
-        entered = asyncio.Event()
-        task = asyncio.ensure_future(stay())
-        await entered.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    run(main)
-    assert server.result == Close(1011)
+    entered = asyncio.Event()
+    task = asyncio.ensure_future(stay())
+    await entered.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert await server.wait_result() == Close(1011)
 
 
-def test_not_reentrant(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        connecting = connect(server.uri)
-        async with connecting:
-            with pytest.raises(RuntimeError, match="reentrant"):
-                async with connecting:
-                    pass
-
-    run(main)
-
-
-@pytest.mark.wirespeed_only("websockets notices it only once the first is open")
-def test_not_reentrant_while_opening(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        connecting = connect(server.uri + "/slow?seconds=0.2")
-
-        async def use() -> None:
+async def test_not_reentrant(server: WebSocketsServer, connect: Connect) -> None:
+    connecting = connect(server.uri)
+    async with connecting:
+        with pytest.raises(RuntimeError, match="reentrant"):
             async with connecting:
                 pass
 
-        results = await asyncio.gather(use(), use(), return_exceptions=True)
-        assert [type(result) for result in results] == [type(None), RuntimeError]
 
-    with no_leaks():
-        run(main)
+@pytest.mark.wirespeed_only("websockets notices it only once the first is open")
+@pytest.mark.no_leaks
+async def test_not_reentrant_while_opening(server: WebSocketsServer, connect: Connect) -> None:
+    connecting = connect(server.uri + "/slow?seconds=0.2")
+
+    async def use() -> None:
+        async with connecting:
+            pass
+
+    results = await asyncio.gather(use(), use(), return_exceptions=True)
+    assert [type(result) for result in results] == [type(None), RuntimeError]
 
 
-def test_connect_is_reusable(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        connecting = connect(server.uri)
-        for _ in range(2):
-            async with connecting as ws:
-                await echo(ws)
-        with pytest.raises(ZeroDivisionError):
+@pytest.mark.no_leaks
+async def test_connect_is_reusable(server: WebSocketsServer, connect: Connect) -> None:
+    connecting = connect(server.uri)
+    for _ in range(2):
+        async with connecting as ws:
+            await echo(ws)
+    with pytest.raises(ZeroDivisionError):
+        async with connecting:
+            raise ZeroDivisionError
+    ws = await connecting
+    await echo(ws)
+    await ws.close()
+
+
+@pytest.mark.no_leaks
+async def test_connect_is_reusable_after_a_failure(connect: Connect, closed_port: int) -> None:
+    connecting = connect(f"ws://127.0.0.1:{closed_port}/")
+    for _ in range(2):
+        with pytest.raises(ConnectionRefusedError):
             async with connecting:
-                raise ZeroDivisionError
-        ws = await connecting
-        await echo(ws)
-        await ws.close()
-
-    with no_leaks():
-        run(main)
-
-
-def test_connect_is_reusable_after_a_failure(run: Run, connect: Connect, closed_port: int) -> None:
-    async def main() -> None:
-        connecting = connect(f"ws://127.0.0.1:{closed_port}/")
-        for _ in range(2):
-            with pytest.raises(ConnectionRefusedError):
-                async with connecting:
-                    pass
-
-    with no_leaks():
-        run(main)
+                pass
 
 
 def test_never_awaited(connect: Connect) -> None:
@@ -177,120 +146,89 @@ def test_never_awaited(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("how", ["gather", "wait_for", "ensure_future"])
-def test_functions_that_take_awaitables(server: WebSocketsServer, run: Run, connect: Connect, how: str) -> None:
-    async def main() -> None:
-        connecting = connect(server.uri)
-        if how == "gather":
-            connections = list(await asyncio.gather(connecting, connect(server.uri)))
-        elif how == "wait_for":
-            connections = [await asyncio.wait_for(connecting, 5)]
-        else:
-            connections = [await asyncio.ensure_future(connecting)]
-        for ws in connections:
-            await echo(ws)
-            await ws.close()
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_functions_that_take_awaitables(server: WebSocketsServer, connect: Connect, how: str) -> None:
+    connecting = connect(server.uri)
+    if how == "gather":
+        connections = list(await asyncio.gather(connecting, connect(server.uri)))
+    elif how == "wait_for":
+        connections = [await asyncio.wait_for(connecting, 5)]
+    else:
+        connections = [await asyncio.ensure_future(connecting)]
+    for ws in connections:
+        await echo(ws)
+        await ws.close()
 
 
-def test_many_at_once(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_many_at_once(server: WebSocketsServer, connect: Connect) -> None:
     async def use(number: int) -> None:
         async with connect(server.uri) as ws:
             await echo(ws, str(number))
 
-    async def main() -> None:
-        await asyncio.gather(*map(use, range(30)))
-
-    with no_leaks():
-        run(main)
+    await asyncio.gather(*map(use, range(30)))
 
 
-def test_debug_mode(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            await echo(ws)
-
-    run(main, debug=True)
+@pytest.mark.loop(debug=True)
+async def test_debug_mode(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri) as ws:
+        await echo(ws)
 
 
-def test_task_and_context_stay(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_task_and_context_stay(server: WebSocketsServer, connect: Connect) -> None:
     variable = contextvars.ContextVar("variable", default=0)
-
-    async def main() -> None:
-        variable.set(1)
-        task = asyncio.current_task()
-        async with connect(server.uri):
-            assert asyncio.current_task() is task
-            assert variable.get() == 1
+    variable.set(1)
+    task = asyncio.current_task()
+    async with connect(server.uri):
         assert asyncio.current_task() is task
-
-    run(main)
+        assert variable.get() == 1
+    assert asyncio.current_task() is task
 
 
 # Attributes of the connection
 
 
-def test_attributes(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri + "/headers", additional_headers={"X-Spam": "eggs"}) as ws:
-            assert ws.request.path == "/headers"
-            assert ws.request.headers["X-Spam"] == "eggs"
-            assert ws.response.status_code == 101
-            assert ws.remote_address[:2] == ("127.0.0.1", server.port)
-            assert ws.local_address[0] == "127.0.0.1"
-            seen = [message async for message in ws]
-        assert "X-Spam: eggs" in seen
-        assert f"Host: 127.0.0.1:{server.port}" in seen
-
-    run(main)
+async def test_attributes(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri + "/headers", additional_headers={"X-Spam": "eggs"}) as ws:
+        assert ws.request.path == "/headers"
+        assert ws.request.headers["X-Spam"] == "eggs"
+        assert ws.response.status_code == 101
+        assert ws.remote_address[:2] == ("127.0.0.1", server.port)
+        assert ws.local_address[0] == "127.0.0.1"
+        seen = [message async for message in ws]
+    assert "X-Spam: eggs" in seen
+    assert f"Host: 127.0.0.1:{server.port}" in seen
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_io_backend(server: WebSocketsServer, run: Run, connect: Connect, setting: Any) -> None:
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            assert ws.io_backend == setting.io_backend
-
-    run(main)
+async def test_io_backend(server: WebSocketsServer, connect: Connect, setting: Any) -> None:
+    async with connect(server.uri) as ws:
+        assert ws.io_backend == setting.io_backend
 
 
-def test_name(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_name(server: WebSocketsServer, connect: Connect) -> None:
     """Both ::1 and 127.0.0.1 are tried where the name has both."""
-
-    async def main() -> None:
-        async with connect(f"ws://localhost:{server.port}/") as ws:
-            assert ws.remote_address[:2] == ("127.0.0.1", server.port)
-            assert ws.request.headers["Host"] == f"localhost:{server.port}"
-
-    run(main)
+    async with connect(f"ws://localhost:{server.port}/") as ws:
+        assert ws.remote_address[:2] == ("127.0.0.1", server.port)
+        assert ws.request.headers["Host"] == f"localhost:{server.port}"
 
 
-def test_host(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(f"ws://example.com:{server.port}/headers", host="127.0.0.1") as ws:
-            assert f"Host: example.com:{server.port}" in [message async for message in ws]
-
-    run(main)
+async def test_host(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(f"ws://example.com:{server.port}/headers", host="127.0.0.1") as ws:
+        assert f"Host: example.com:{server.port}" in [message async for message in ws]
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_port_number(server: WebSocketsServer, run: Run) -> None:
+async def test_port_number(server: WebSocketsServer) -> None:
     from interop.asyncio_subject import connect
 
-    async def main() -> None:
-        async with connect("ws://example.com/", host="localhost", port=server.port, family=socket.AF_INET) as ws:
-            await echo(ws)
-
-    run(main)
+    async with connect("ws://example.com/", host="localhost", port=server.port, family=socket.AF_INET) as ws:
+        await echo(ws)
 
 
-def test_local_addr(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri + "/peer", local_addr=("127.0.0.5", 0)) as ws:
-            assert (await ws.recv()).startswith("127.0.0.5 ")
-
-    run(main)
+async def test_local_addr(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri + "/peer", local_addr=("127.0.0.5", 0)) as ws:
+        assert (await ws.recv()).startswith("127.0.0.5 ")
 
 
 # Failures
@@ -355,25 +293,17 @@ def test_refusal_without_reading_the_request(scripted: Scripted, run: Run, conne
 # After the opening
 
 
-def test_messages_that_came_with_the_answer(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_messages_that_came_with_the_answer(scripted: Scripted, connect: Connect) -> None:
     server = scripted(lambda wire: wire.accept(then=text("one") + text("two") + close(1000, "bye")))
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            assert [message async for message in ws] == ["one", "two"]
-        assert ws.close_reason == "bye"
-
-    run(main)
+    async with connect(server.uri) as ws:
+        assert [message async for message in ws] == ["one", "two"]
+    assert ws.close_reason == "bye"
 
 
-def test_connection_that_is_lost_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_connection_that_is_lost_at_once(scripted: Scripted, connect: Connect) -> None:
     server = scripted(lambda wire: wire.accept())
-
-    async def main() -> None:
-        async with connect(server.uri) as ws:
-            with pytest.raises(exceptions.ConnectionClosedError):
-                await ws.recv()
-            await soon(lambda: ws.state.name == "CLOSED")
-
-    with no_leaks():
-        run(main)
+    async with connect(server.uri) as ws:
+        with pytest.raises(exceptions.ConnectionClosedError):
+            await ws.recv()
+        await soon(lambda: ws.state.name == "CLOSED")

@@ -13,18 +13,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import eager, soon
+from interop.asyncio_tools import Run, eager, soon
 from interop.certificates import Certificates
 from interop.checks import no_leaks, open_descriptors, within
-from interop.connecting import echo
+from interop.connecting import Connect, echo
 from interop.proxies import Proxy
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 PROXIES = {"http": "http", "https": "https", "socks5": "socks5", "tls-in-tls": "https"}
 ROUTES = ["plain", "name", "context", "native", "redirect", "unix", *PROXIES]
@@ -106,42 +102,34 @@ async def end(task: asyncio.Future[Any], lost: tuple[type[BaseException], ...]) 
 
 
 @pytest.mark.wirespeed_only("websockets breaks on some of them")
-def test_after_any_number_of_turns(run: Run, connecting: Callable[[], Any], lost: Any) -> None:
+@pytest.mark.no_leaks
+async def test_after_any_number_of_turns(connecting: Callable[[], Any], lost: Any) -> None:
     """Every turn of the loop up to the open connection is a moment to cancel."""
-
-    async def main() -> None:
-        opened = 0
-        turns = 0
-        while opened < 3 and turns < 400:
-            task = asyncio.ensure_future(connecting())
-            for _ in range(turns):
-                if task.done():
-                    break
-                # Without a pause, the server has no time to answer, and many turns pass in vain.
-                await asyncio.sleep(0 if turns < 12 else 0.001)
-            task.cancel()
-            opened += await end(task, lost)
-            turns += 1
-        assert opened == 3
-
-    with no_leaks():
-        run(main)
+    opened = 0
+    turns = 0
+    while opened < 3 and turns < 400:
+        task = asyncio.ensure_future(connecting())
+        for _ in range(turns):
+            if task.done():
+                break
+            # Without a pause, the server has no time to answer, and many turns pass in vain.
+            await asyncio.sleep(0 if turns < 12 else 0.001)
+        task.cancel()
+        opened += await end(task, lost)
+        turns += 1
+    assert opened == 3
 
 
 @pytest.mark.wirespeed_only("websockets breaks on some of them")
-def test_at_random_times(run: Run, connecting: Callable[[], Any], lost: Any) -> None:
+@pytest.mark.no_leaks
+async def test_at_random_times(connecting: Callable[[], Any], lost: Any) -> None:
     """Many at once."""
     times = random.Random(1)
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        tasks = [asyncio.ensure_future(connecting()) for _ in range(20)]
-        for task in tasks:
-            loop.call_later(times.uniform(0, 0.05), task.cancel)
-        await asyncio.gather(*(end(task, lost) for task in tasks))
-
-    with no_leaks():
-        run(main)
+    loop = asyncio.get_running_loop()
+    tasks = [asyncio.ensure_future(connecting()) for _ in range(20)]
+    for task in tasks:
+        loop.call_later(times.uniform(0, 0.05), task.cancel)
+    await asyncio.gather(*(end(task, lost) for task in tasks))
 
 
 def test_sockets_are_closed_at_once(scripted: Scripted, run: Run, connect: Connect) -> None:
@@ -163,34 +151,28 @@ def test_sockets_are_closed_at_once(scripted: Scripted, run: Run, connect: Conne
     assert b"Upgrade: websocket" in server.results[0]
 
 
-def test_twice(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        task = asyncio.ensure_future(connect(server.uri + "/slow?seconds=1"))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_twice(server: WebSocketsServer, connect: Connect) -> None:
+    task = asyncio.ensure_future(connect(server.uri + "/slow?seconds=1"))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
-def test_while_the_listener_is_slow(server: WebSocketsServer, run: Run, connect: Connect, silent_port: int) -> None:
+@pytest.mark.no_leaks
+async def test_while_the_listener_is_slow(server: WebSocketsServer, connect: Connect, silent_port: int) -> None:
     """The TCP connection is not established."""
-
-    async def main() -> None:
-        task = asyncio.ensure_future(connect(f"ws://127.0.0.1:{silent_port}/"))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    with no_leaks():
-        run(main)
+    task = asyncio.ensure_future(connect(f"ws://127.0.0.1:{silent_port}/"))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
-def test_while_writing(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_while_writing(scripted: Scripted, connect: Connect) -> None:
     """The request is larger than what the socket takes."""
 
     def script(wire: Wire) -> None:
@@ -199,51 +181,41 @@ def test_while_writing(scripted: Scripted, run: Run, connect: Connect) -> None:
 
     server = scripted(script, receive_buffer=4096)
     headers = [("X-Spam", "x" * 60_000)] * 100
-
-    async def main() -> None:
-        task = asyncio.ensure_future(connect(server.uri, additional_headers=headers))
-        await soon(server.reached.is_set)
-        await asyncio.sleep(0.05)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        server.release.set()
-
-    with no_leaks():
-        run(main)
+    task = asyncio.ensure_future(connect(server.uri, additional_headers=headers))
+    await soon(server.reached.is_set)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    server.release.set()
 
 
 # Deadlines of the caller
 
 
-def test_wait_for(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        with within(3, at_least=0.2), pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(connect(server.uri + "/slow?seconds=5"), 0.2)
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_wait_for(server: WebSocketsServer, connect: Connect) -> None:
+    with within(3, at_least=0.2), pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(connect(server.uri + "/slow?seconds=5"), 0.2)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.timeout came with Python 3.11")
-def test_timeout_around(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        with pytest.raises(TimeoutError) as raised:
-            async with asyncio.timeout(0.2):  # type: ignore[attr-defined]
-                await connect(server.uri + "/slow?seconds=5", open_timeout=5)
-        assert "opening handshake" not in str(raised.value)
-        # Our own timeout inside another one is just an exception.
-        with pytest.raises(TimeoutError, match="opening handshake"):
-            async with asyncio.timeout(5):  # type: ignore[attr-defined]
-                await connect(server.uri + "/slow?seconds=5", open_timeout=0.2)
-        assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_timeout_around(server: WebSocketsServer, connect: Connect) -> None:
+    with pytest.raises(TimeoutError) as raised:
+        async with asyncio.timeout(0.2):  # type: ignore[attr-defined]
+            await connect(server.uri + "/slow?seconds=5", open_timeout=5)
+    assert "opening handshake" not in str(raised.value)
+    # Our own timeout inside another one is just an exception.
+    with pytest.raises(TimeoutError, match="opening handshake"):
+        async with asyncio.timeout(5):  # type: ignore[attr-defined]
+            await connect(server.uri + "/slow?seconds=5", open_timeout=0.2)
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="task groups came with Python 3.11")
-def test_task_group(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_task_group(server: WebSocketsServer, connect: Connect) -> None:
     async def use() -> None:
         async with connect(server.uri + "/slow?seconds=5"):
             pass
@@ -252,63 +224,49 @@ def test_task_group(server: WebSocketsServer, run: Run, connect: Connect) -> Non
         await asyncio.sleep(0.1)
         raise ZeroDivisionError
 
-    async def main() -> None:
-        with pytest.raises(BaseException) as raised:
-            async with asyncio.TaskGroup() as group:  # type: ignore[attr-defined]
-                for _ in range(5):
-                    group.create_task(use())
-                group.create_task(fail())
-        assert [type(exc) for exc in raised.value.exceptions] == [ZeroDivisionError]  # type: ignore[attr-defined]
-
-    with no_leaks():
-        run(main)
+    with pytest.raises(BaseException) as raised:
+        async with asyncio.TaskGroup() as group:  # type: ignore[attr-defined]
+            for _ in range(5):
+                group.create_task(use())
+            group.create_task(fail())
+    assert [type(exc) for exc in raised.value.exceptions] == [ZeroDivisionError]  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not count who cancelled a task")
 @pytest.mark.parametrize("first", ["deadline", "caller"])
-def test_deadline_and_cancellation_together(server: WebSocketsServer, run: Run, connect: Connect, first: str) -> None:
+@pytest.mark.no_leaks
+async def test_deadline_and_cancellation_together(server: WebSocketsServer, connect: Connect, first: str) -> None:
     """A cancellation takes effect in combination with any other event."""
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        task = asyncio.ensure_future(connect(server.uri + "/slow?seconds=5", open_timeout=0.1))
-        await asyncio.sleep(0)
-        # Both timers fire in one turn of the loop.
-        loop.call_later(0.1 if first == "deadline" else 0.0999, task.cancel)
-        loop.call_later(0.05, time.sleep, 0.08)
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    with no_leaks():
-        run(main)
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(connect(server.uri + "/slow?seconds=5", open_timeout=0.1))
+    await asyncio.sleep(0)
+    # Both timers fire in one turn of the loop.
+    loop.call_later(0.1 if first == "deadline" else 0.0999, task.cancel)
+    loop.call_later(0.05, time.sleep, 0.08)
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
-def test_open_timeout_leaves_the_task_usable(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        for _ in range(3):
-            with pytest.raises(TimeoutError):
-                await connect(server.uri + "/slow?seconds=5", open_timeout=0.05)
-            await asyncio.sleep(0.01)
-        async with connect(server.uri) as ws:
-            await echo(ws)
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_open_timeout_leaves_the_task_usable(server: WebSocketsServer, connect: Connect) -> None:
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await connect(server.uri + "/slow?seconds=5", open_timeout=0.05)
+        await asyncio.sleep(0.01)
+    async with connect(server.uri) as ws:
+        await echo(ws)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
-def test_eager_task(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_eager_task(server: WebSocketsServer, connect: Connect) -> None:
     async def use(*, slow: bool = False) -> None:
         async with connect(server.uri + ("/slow?seconds=5" if slow else "")) as ws:
             await echo(ws)
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_task_factory(eager)
-        await asyncio.create_task(use())
-        task = asyncio.create_task(use(slow=True))
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    with no_leaks():
-        run(main)
+    asyncio.get_running_loop().set_task_factory(eager)
+    await asyncio.create_task(use())
+    task = asyncio.create_task(use(slow=True))
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from interop.asyncio_subject import connect, unix_connect
+from interop.asyncio_tools import Run
 from interop.certificates import Certificates
 from interop.checks import no_leaks
 from interop.connecting import ONE_PORT, echo
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.wirespeed_only("websockets does not check its arguments
 
 SETTINGS = ONE_PORT
 
-Run = Callable[..., Any]
 
 URI = "ws://127.0.0.1:1/"
 
@@ -186,27 +185,21 @@ def test_unix_arguments(tmp_path: Any) -> None:
     ],
     ids=str,
 )
-def test_good_options(server: WebSocketsServer, run: Run, options: dict[str, Any]) -> None:
-    async def main() -> None:
-        async with connect(server.uri, **options) as ws:
-            await echo(ws)
-
-    run(main)
+async def test_good_options(server: WebSocketsServer, options: dict[str, Any]) -> None:
+    async with connect(server.uri, **options) as ws:
+        await echo(ws)
 
 
-def test_create_connection(server: WebSocketsServer, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_create_connection(server: WebSocketsServer) -> None:
     import wirespeed
 
     class Mine(wirespeed.ClientConnection):
         pass
 
-    async def main() -> None:
-        async with connect(server.uri, create_connection=Mine) as ws:
-            assert type(ws) is Mine
-            await echo(ws)
-
-    with no_leaks():
-        run(main)
+    async with connect(server.uri, create_connection=Mine) as ws:
+        assert type(ws) is Mine
+        await echo(ws)
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["in-the-class", "later"])
@@ -245,18 +238,16 @@ def test_iteration_uses_a_recv_that_was_set_on_the_connection(server: WebSockets
     assert run(main) == ["mine: 0", "mine: 1"]
 
 
-def test_create_connection_of_something_else(server: WebSocketsServer, run: Run) -> None:
-    async def main() -> None:
-        with pytest.raises(TypeError, match="create_connection"):
-            await connect(server.uri, create_connection=cast(Any, lambda *args, **kwargs: None))
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_create_connection_of_something_else(server: WebSocketsServer) -> None:
+    with pytest.raises(TypeError, match="create_connection"):
+        await connect(server.uri, create_connection=cast(Any, lambda *args, **kwargs: None))
 
 
 @pytest.mark.wirespeed_only("create_connection is not called so by websockets")
 @pytest.mark.parametrize("how", ["function", "class", "other type"])
-def test_create_connection_that_fails(scripted: Any, run: Run, connect: Any, how: str) -> None:
+@pytest.mark.no_leaks
+async def test_create_connection_that_fails(scripted: Any, connect: Any, how: str) -> None:
     """The server sees the end, although the exception, and thus its frames, are kept."""
     import wirespeed
 
@@ -277,17 +268,12 @@ def test_create_connection_that_fails(scripted: Any, run: Run, connect: Any, how
 
     server = scripted(script)
     kept: list[Exception] = []
-
-    async def main() -> None:
-        made = {"function": fail, "class": Failing, "other type": server_connection}[how]
-        try:
-            await connect(server.uri, create_connection=made)
-        except (LookupError, TypeError) as exc:
-            kept.append(exc)
-        server.join()
-
-    with no_leaks():
-        run(main)
+    made = {"function": fail, "class": Failing, "other type": server_connection}[how]
+    try:
+        await connect(server.uri, create_connection=made)
+    except (LookupError, TypeError) as exc:
+        kept.append(exc)
+    server.join()
     assert server.results == [b""]
     assert type(kept[0]) is (TypeError if how == "other type" else LookupError)
 

@@ -10,20 +10,18 @@ from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.certificates import Certificates
 from interop.checks import no_leaks, within
-from interop.connecting import ONE_PORT, echo, fails
+from interop.connecting import ONE_PORT, Connect, echo, fails
 from interop.proxies import PASSWORD, USER, Proxy, relay
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 
 SETTINGS = ONE_PORT
 
-Scripted = Callable[..., ScriptedServer]
 Proxies = Callable[..., Proxy]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 # The scheme of the address, and the kind of server behind it.
 SCHEMES = {

@@ -10,16 +10,12 @@ from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.checks import no_leaks, within
-from interop.connecting import echo, fails
-from interop.scripted import ScriptedServer, Wire
-from interop.servers import WebSocketsServer
+from interop.connecting import Connect, echo, fails
+from interop.scripted import Scripted, Wire
+from interop.servers import Serving, WebSocketsServer
 from interop.subject import exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
 
@@ -28,14 +24,11 @@ BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
-def test_redirect(server: WebSocketsServer, run: Run, connect: Connect, status: int) -> None:
-    async def main() -> None:
-        async with connect(server.uri + f"/redirect?to=/final&status={status}") as ws:
-            assert ws.request.path == "/final"
-            await echo(ws)
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_redirect(server: WebSocketsServer, connect: Connect, status: int) -> None:
+    async with connect(server.uri + f"/redirect?to=/final&status={status}") as ws:
+        assert ws.request.path == "/final"
+        await echo(ws)
 
 
 def test_redirect_chain_and_loop(server: WebSocketsServer, run: Run, connect: Connect) -> None:
@@ -51,7 +44,7 @@ def test_redirect_to_bad_uri(server: WebSocketsServer, run: Run, connect: Connec
     fails(run, exceptions.InvalidURI, lambda: connect(server.uri + "/redirect?to=ftp://127.0.0.1/"))
 
 
-def test_redirect_and_credentials(server: WebSocketsServer, serving: Serving, run: Run, connect: Connect) -> None:
+async def test_redirect_and_credentials(server: WebSocketsServer, serving: Serving, connect: Connect) -> None:
     """Headers without credentials are sent to the new origin, with any value."""
     options: dict[str, Any] = {
         "additional_headers": {"Authorization": BASIC, "Cookie": "a=b", "X-Spam": "eggs"},
@@ -63,43 +56,32 @@ def test_redirect_and_credentials(server: WebSocketsServer, serving: Serving, ru
         async with connect(server.uri + f"/redirect?to={target}/headers", **options) as ws:
             return {line.split(": ")[0].lower() async for line in ws}
 
-    async def main() -> None:
-        assert {"authorization", "cookie", "x-spam"} <= await seen(server.uri)
-        elsewhere = await seen(serving().uri)
-        assert {"x-spam", "sec-websocket-protocol", "origin"} <= elsewhere
-        assert not {"authorization", "cookie"} & elsewhere
-
-    run(main)
+    assert {"authorization", "cookie", "x-spam"} <= await seen(server.uri)
+    elsewhere = await seen(serving().uri)
+    assert {"x-spam", "sec-websocket-protocol", "origin"} <= elsewhere
+    assert not {"authorization", "cookie"} & elsewhere
 
 
 @pytest.mark.wirespeed_only("websockets sends two")
-def test_redirect_and_host_header(server: WebSocketsServer, serving: Serving, run: Run, connect: Connect) -> None:
+async def test_redirect_and_host_header(server: WebSocketsServer, serving: Serving, connect: Connect) -> None:
     """The host name of one origin is not sent to another."""
-
-    async def main() -> None:
-        for target, host in ((server, "virtual.example"), (other := serving(), f"127.0.0.1:{other.port}")):
-            to = server.uri + f"/redirect?to={target.uri}/headers"
-            async with connect(to, additional_headers={"Host": "virtual.example"}) as ws:
-                assert f"Host: {host}" in [line async for line in ws]
-
-    run(main)
+    for target, host in ((server, "virtual.example"), (other := serving(), f"127.0.0.1:{other.port}")):
+        to = server.uri + f"/redirect?to={target.uri}/headers"
+        async with connect(to, additional_headers={"Host": "virtual.example"}) as ws:
+            assert f"Host: {host}" in [line async for line in ws]
 
 
 @pytest.mark.wirespeed_only("websockets goes on from where it was led, without the credentials")
-def test_redirect_is_followed_anew_each_time(
-    server: WebSocketsServer, serving: Serving, run: Run, connect: Connect
+async def test_redirect_is_followed_anew_each_time(
+    server: WebSocketsServer, serving: Serving, connect: Connect
 ) -> None:
     other = serving()
-
-    async def main() -> None:
-        connecting = connect(server.uri + f"/redirect?to={other.uri}/", additional_headers={"Cookie": "a=b"})
-        for _ in range(2):
-            before = len(server.requests)
-            async with connecting:
-                assert len(server.requests) == before + 1
-                assert server.requests[-1].headers["Cookie"] == "a=b"
-
-    run(main)
+    connecting = connect(server.uri + f"/redirect?to={other.uri}/", additional_headers={"Cookie": "a=b"})
+    for _ in range(2):
+        before = len(server.requests)
+        async with connecting:
+            assert len(server.requests) == before + 1
+            assert server.requests[-1].headers["Cookie"] == "a=b"
 
 
 def test_redirect_with_existing_socket(server: WebSocketsServer, run: Run, connect: Connect) -> None:
@@ -114,17 +96,14 @@ def test_redirect_with_existing_socket(server: WebSocketsServer, run: Run, conne
 
 
 @pytest.mark.parametrize("timeout", [None, 0.0, 3.0], ids=["blocking", "non-blocking", "timeout"])
-def test_existing_socket(server: WebSocketsServer, run: Run, connect: Connect, timeout: float | None) -> None:
-    async def main() -> None:
-        sock = socket.create_connection(("127.0.0.1", server.port))
-        sock.settimeout(timeout)
-        async with connect("ws://example.com/", sock=sock) as ws:
-            await echo(ws)
-            assert ws.request.headers["Host"] == "example.com"
-        assert sock.fileno() == -1
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_existing_socket(server: WebSocketsServer, connect: Connect, timeout: float | None) -> None:
+    sock = socket.create_connection(("127.0.0.1", server.port))
+    sock.settimeout(timeout)
+    async with connect("ws://example.com/", sock=sock) as ws:
+        await echo(ws)
+        assert ws.request.headers["Host"] == "example.com"
+    assert sock.fileno() == -1
 
 
 def test_existing_socket_is_closed_when_it_fails(server: WebSocketsServer, run: Run, connect: Connect) -> None:
@@ -139,31 +118,25 @@ async def awaiting(connecting: Any) -> Any:
 
 
 @pytest.mark.wirespeed_only("websockets fails later")
-def test_existing_socket_that_was_used(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        connecting = connect(server.uri, sock=socket.create_connection(("127.0.0.1", server.port)))
-        async with connecting as ws:
-            await echo(ws)
-        with pytest.raises(ValueError, match="sock is closed"):
-            await connecting
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_existing_socket_that_was_used(server: WebSocketsServer, connect: Connect) -> None:
+    connecting = connect(server.uri, sock=socket.create_connection(("127.0.0.1", server.port)))
+    async with connecting as ws:
+        await echo(ws)
+    with pytest.raises(ValueError, match="sock is closed"):
+        await connecting
 
 
 # Unix sockets
 
 
-def test_unix(unix_server: WebSocketsServer, run: Run, unix_connect: Connect) -> None:
-    async def main() -> None:
-        async with unix_connect(unix_server.unix_path) as ws:
-            await echo(ws)
-            assert ws.request.headers["Host"] == "localhost"
-        async with unix_connect(unix_server.unix_path, "ws://example.com/headers") as ws:
-            assert "Host: example.com" in [message async for message in ws]
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_unix(unix_server: WebSocketsServer, unix_connect: Connect) -> None:
+    async with unix_connect(unix_server.unix_path) as ws:
+        await echo(ws)
+        assert ws.request.headers["Host"] == "localhost"
+    async with unix_connect(unix_server.unix_path, "ws://example.com/headers") as ws:
+        assert "Host: example.com" in [message async for message in ws]
 
 
 def test_unix_redirect(unix_server: WebSocketsServer, run: Run, unix_connect: Connect) -> None:
@@ -183,16 +156,12 @@ def test_unix_missing(tmp_path: object, run: Run, unix_connect: Connect) -> None
 
 
 @pytest.mark.wirespeed_only("a proxy of the environment is for TCP")
-def test_unix_without_proxy(
-    unix_server: WebSocketsServer, run: Run, unix_connect: Connect, monkeypatch: pytest.MonkeyPatch
+async def test_unix_without_proxy(
+    unix_server: WebSocketsServer, unix_connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-
-    async def main() -> None:
-        async with unix_connect(unix_server.unix_path) as ws:
-            await echo(ws)
-
-    run(main)
+    async with unix_connect(unix_server.unix_path) as ws:
+        await echo(ws)
 
 
 # Deadlines
@@ -368,18 +337,12 @@ def test_open_timeout_of_zero(server: WebSocketsServer, run: Run, connect: Conne
     fails(run, TimeoutError, lambda: connect(server.uri + "/slow?seconds=1", open_timeout=0))
 
 
-def test_open_timeout_does_not_outlive_the_handshake(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri, open_timeout=0.2) as ws:
-            await asyncio.sleep(0.4)
-            await echo(ws)
-
-    run(main)
+async def test_open_timeout_does_not_outlive_the_handshake(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri, open_timeout=0.2) as ws:
+        await asyncio.sleep(0.4)
+        await echo(ws)
 
 
-def test_no_open_timeout(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with connect(server.uri + "/slow?seconds=0.1", open_timeout=None) as ws:
-            await echo(ws)
-
-    run(main)
+async def test_no_open_timeout(server: WebSocketsServer, connect: Connect) -> None:
+    async with connect(server.uri + "/slow?seconds=0.1", open_timeout=None) as ws:
+        await echo(ws)

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.certificates import Certificates
 from interop.checks import describe, no_leaks
-from interop.connecting import echo, fails
-from interop.scripted import ScriptedServer
+from interop.connecting import Connect, echo, fails
+from interop.scripted import Scripted
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 FAILURES = (ssl.SSLError, ConnectionError, exceptions.InvalidHandshake)
 

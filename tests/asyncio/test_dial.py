@@ -19,15 +19,13 @@ import pytest
 
 from interop import asyncio_tools
 from interop.addresses import Resolve, full_listener
-from interop.asyncio_tools import LOOPS, cancelled, soon, spin
+from interop.asyncio_tools import LOOPS, Run, cancelled, soon, spin
 from interop.checks import no_leaks, open_descriptors, within
 from wirespeed._net.addresses import Failures
 from wirespeed.asyncio._opening import dial, dial_address, dial_unix
 from wirespeed.asyncio._sockets import ready
 
 pytestmark = pytest.mark.wirespeed_only("the modules are ours")
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture(params=LOOPS)
@@ -75,26 +73,21 @@ def fails(run: Run, expected: type[BaseException], *args: Any, **options: Any) -
         return raised.value
 
 
-def test_connect(run: Run, listener: socket.socket, port: int) -> None:
-    async def main() -> None:
-        with await dial("127.0.0.1", port) as sock:
-            with listener.accept()[0] as accepted:
-                assert accepted.getpeername() == sock.getsockname()
-                accepted.sendall(b"hello")
-                assert await asyncio.get_running_loop().sock_recv(sock, 5) == b"hello"
-            assert sock.gettimeout() == 0
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_connect(listener: socket.socket, port: int) -> None:
+    with await dial("127.0.0.1", port) as sock:
+        with listener.accept()[0] as accepted:
+            assert accepted.getpeername() == sock.getsockname()
+            accepted.sendall(b"hello")
+            assert await asyncio.get_running_loop().sock_recv(sock, 5) == b"hello"
+        assert sock.gettimeout() == 0
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_debug_mode(run: Run, listener: socket.socket, port: int) -> None:
-    async def main() -> None:
-        with await dial("localhost", port) as sock:
-            assert sock.getpeername()[1] == port
-
-    run(main, debug=True)
+@pytest.mark.loop(debug=True)
+async def test_debug_mode(listener: socket.socket, port: int) -> None:
+    with await dial("localhost", port) as sock:
+        assert sock.getpeername()[1] == port
 
 
 def test_connect_by_name(run: Run, port: int) -> None:
@@ -252,15 +245,11 @@ def test_two_that_succeed_together(run: Run, resolve: Resolve, port: int) -> Non
             run(main)
 
 
-def test_no_second_attempt_without_a_delay(run: Run, resolve: Resolve, silent_port: int, port: int) -> None:
+@pytest.mark.no_leaks
+async def test_no_second_attempt_without_a_delay(resolve: Resolve, silent_port: int, port: int) -> None:
     resolve(("127.0.0.1", silent_port), ("127.0.0.1", port))
-
-    async def main() -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(dial("example.com", 80, happy_eyeballs_delay=None), 0.3)
-
-    with no_leaks():
-        run(main)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(dial("example.com", 80, happy_eyeballs_delay=None), 0.3)
 
 
 def refuse(sock: socket.socket, address: Any) -> None:
@@ -332,64 +321,54 @@ def test_loop_without_writers_cancelled(silent_port: int) -> None:
 # A numeric address, without a resolver and without a race
 
 
-def test_numeric_address(run: Run, listener: socket.socket, port: int) -> None:
-    async def main() -> None:
-        connected = await dial_address("127.0.0.1", port)
-        assert connected is not None
-        with socket.socket(fileno=connected.detach()) as sock, listener.accept()[0] as accepted:
-            assert sock.getsockname() == accepted.getpeername()
-            assert not os.get_blocking(sock.fileno())
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert await dial_address("localhost", port) is None
-        assert await dial_address("127.0.0.1", port, family=socket.AF_INET6) is None
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_numeric_address(listener: socket.socket, port: int) -> None:
+    connected = await dial_address("127.0.0.1", port)
+    assert connected is not None
+    with socket.socket(fileno=connected.detach()) as sock, listener.accept()[0] as accepted:
+        assert sock.getsockname() == accepted.getpeername()
+        assert not os.get_blocking(sock.fileno())
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert await dial_address("localhost", port) is None
+    assert await dial_address("127.0.0.1", port, family=socket.AF_INET6) is None
 
 
-def test_numeric_address_refuses(run: Run, closed_port: int) -> None:
-    async def main() -> None:
-        with pytest.raises(ConnectionRefusedError) as refused:
-            await dial_address("127.0.0.1", closed_port)
-        text = f"cannot connect to 127.0.0.1:{closed_port} (127.0.0.1:{closed_port}: Connection refused)"
-        assert refused.value.args == (errno.ECONNREFUSED, text)
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_numeric_address_refuses(closed_port: int) -> None:
+    with pytest.raises(ConnectionRefusedError) as refused:
+        await dial_address("127.0.0.1", closed_port)
+    text = f"cannot connect to 127.0.0.1:{closed_port} (127.0.0.1:{closed_port}: Connection refused)"
+    assert refused.value.args == (errno.ECONNREFUSED, text)
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_numeric_address_that_is_silent(run: Run, silent_port: int, debug: bool) -> None:
+@pytest.mark.no_leaks
+async def test_numeric_address_that_is_silent(silent_port: int, debug: bool) -> None:
     """When cancelled, the socket is closed immediately, and its number is free for another."""
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_debug(debug)
-        before = sockets()
-        for _ in range(3):
-            task = asyncio.ensure_future(dial_address("127.0.0.1", silent_port))
-            await soon(lambda: sockets() == before + 1)
-            await asyncio.sleep(0.02)
-            assert not task.done()
-            assert await cancelled(task)
-            assert sockets() == before
-        one, other = socket.socketpair()
-        with one, other:
-            one.setblocking(False)
-            other.send(b"x")
-            await ready(one)
-            assert one.recv(1) == b"x"
-            waiting = asyncio.ensure_future(ready(one))
-            await asyncio.sleep(0.02)
-            assert not waiting.done()
-            other.send(b"y")
-            await waiting
-            await ready(one, to_read=False, to_write=True)
-            waiting = asyncio.ensure_future(ready(one))
-            await asyncio.sleep(0)
-            assert await cancelled(waiting) or one.recv(1) == b"y"
-
-    with no_leaks():
-        run(main)
+    asyncio.get_running_loop().set_debug(debug)
+    before = sockets()
+    for _ in range(3):
+        task = asyncio.ensure_future(dial_address("127.0.0.1", silent_port))
+        await soon(lambda: sockets() == before + 1)
+        await asyncio.sleep(0.02)
+        assert not task.done()
+        assert await cancelled(task)
+        assert sockets() == before
+    one, other = socket.socketpair()
+    with one, other:
+        one.setblocking(False)
+        other.send(b"x")
+        await ready(one)
+        assert one.recv(1) == b"x"
+        waiting = asyncio.ensure_future(ready(one))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        other.send(b"y")
+        await waiting
+        await ready(one, to_read=False, to_write=True)
+        waiting = asyncio.ensure_future(ready(one))
+        await asyncio.sleep(0)
+        assert await cancelled(waiting) or one.recv(1) == b"y"
 
 
 # Cancellation
@@ -399,71 +378,56 @@ def sockets() -> int:
     return sum(target.startswith("socket:") for target in open_descriptors().values())
 
 
-def test_cancelled_while_connecting(run: Run, resolve: Resolve, silent_port: int) -> None:
+@pytest.mark.no_leaks
+async def test_cancelled_while_connecting(resolve: Resolve, silent_port: int) -> None:
     """Every socket is closed when the task has ended."""
     resolve(("127.0.0.1", silent_port), ("127.0.0.1", silent_port), ("127.0.0.2", silent_port))
-
-    async def main() -> None:
-        before = sockets()
-        failures = Failures("example.com:80")
-        task = asyncio.ensure_future(dial("example.com", 80, failures=failures, happy_eyeballs_delay=0))
-        await soon(lambda: sockets() >= before + 1)
-        await asyncio.sleep(0.05)
-        assert await cancelled(task)
-        assert sockets() == before
-
-    with no_leaks():
-        run(main)
+    before = sockets()
+    failures = Failures("example.com:80")
+    task = asyncio.ensure_future(dial("example.com", 80, failures=failures, happy_eyeballs_delay=0))
+    await soon(lambda: sockets() >= before + 1)
+    await asyncio.sleep(0.05)
+    assert await cancelled(task)
+    assert sockets() == before
 
 
-def test_cancelled_while_resolving(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.no_leaks
+async def test_cancelled_while_resolving(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
 
     async def getaddrinfo(*args: object, **kwargs: object) -> None:
         started.append(args)
         await asyncio.sleep(60)
 
-    async def main() -> None:
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
-        task = asyncio.ensure_future(dial("host.invalid", 80))
-        await soon(lambda: started)
-        assert await cancelled(task)
-        monkeypatch.undo()
-
-    with no_leaks():
-        run(main)
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+    task = asyncio.ensure_future(dial("host.invalid", 80))
+    await soon(lambda: started)
+    assert await cancelled(task)
+    monkeypatch.undo()
 
 
-def test_cancelled_after_any_number_of_turns(run: Run, resolve: Resolve, closed_port: int, port: int) -> None:
+@pytest.mark.no_leaks
+async def test_cancelled_after_any_number_of_turns(resolve: Resolve, closed_port: int, port: int) -> None:
     """Also when the connection is already established: the result is a socket or an exception, never both or
     neither.
     """
     resolve(("127.0.0.1", closed_port), ("127.0.0.1", port))
-
-    async def main() -> None:
-        for turns in range(12):
-            task = asyncio.ensure_future(dial("example.com", 80, happy_eyeballs_delay=0.001))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled():
-                task.result().close()
-
-    with no_leaks():
-        run(main)
+    for turns in range(12):
+        task = asyncio.ensure_future(dial("example.com", 80, happy_eyeballs_delay=0.001))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result().close()
 
 
-def test_failure_includes_earlier_failures(run: Run, resolve: Resolve, silent_port: int, closed_port: int) -> None:
+async def test_failure_includes_earlier_failures(resolve: Resolve, silent_port: int, closed_port: int) -> None:
     resolve(("127.0.0.1", closed_port), ("127.0.0.1", silent_port))
     failures = Failures("example.com:80")
-
-    async def main() -> None:
-        task = asyncio.ensure_future(dial("example.com", 80, failures=failures))
-        await asyncio.sleep(0.05)
-        assert await cancelled(task)
-
-    run(main)
+    task = asyncio.ensure_future(dial("example.com", 80, failures=failures))
+    await asyncio.sleep(0.05)
+    assert await cancelled(task)
     text = failures.timeout_text()
     assert text == f"timed out while connecting to example.com:80 (127.0.0.1:{closed_port}: Connection refused)"
 
@@ -472,12 +436,9 @@ def test_failure_includes_earlier_failures(run: Run, resolve: Resolve, silent_po
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127/8")
-def test_local_addr(run: Run, listener: socket.socket, port: int) -> None:
-    async def main() -> None:
-        with await dial("127.0.0.1", port, local_addr=("127.0.0.5", 0)) as sock, listener.accept()[0] as accepted:
-            assert sock.getsockname()[0] == accepted.getpeername()[0] == "127.0.0.5"
-
-    run(main)
+async def test_local_addr(listener: socket.socket, port: int) -> None:
+    with await dial("127.0.0.1", port, local_addr=("127.0.0.5", 0)) as sock, listener.accept()[0] as accepted:
+        assert sock.getsockname()[0] == accepted.getpeername()[0] == "127.0.0.5"
 
 
 def test_local_addr_taken(run: Run, port: int) -> None:
@@ -509,15 +470,12 @@ def unix_listener(path: str) -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("kind", [str, Path, os.fsencode], ids=["str", "Path", "bytes"])
-def test_unix(run: Run, unix_listener: socket.socket, path: str, kind: Any) -> None:
-    async def main() -> None:
-        with await dial_unix(kind(path)) as sock, unix_listener.accept()[0] as accepted:
-            assert sock.gettimeout() == 0
-            accepted.sendall(b"hello")
-            assert await asyncio.get_running_loop().sock_recv(sock, 5) == b"hello"
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_unix(unix_listener: socket.socket, path: str, kind: Any) -> None:
+    with await dial_unix(kind(path)) as sock, unix_listener.accept()[0] as accepted:
+        assert sock.gettimeout() == 0
+        accepted.sendall(b"hello")
+        assert await asyncio.get_running_loop().sock_recv(sock, 5) == b"hello"
 
 
 def test_unix_missing(run: Run, path: str) -> None:
@@ -533,27 +491,20 @@ def test_unix_refused(run: Run, path: str) -> None:
         run(lambda: dial_unix(path))
 
 
-def test_unix_waits_for_room(run: Run, unix_listener: socket.socket, path: str) -> None:
+@pytest.mark.no_leaks
+async def test_unix_waits_for_room(unix_listener: socket.socket, path: str) -> None:
     """The socket is connected then, not just writable."""
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with await dial_unix(path):
-            loop.call_later(0.05, lambda: unix_listener.accept()[0].close())
-            with await dial_unix(path) as sock, unix_listener.accept()[0] as accepted:
-                await loop.sock_sendall(sock, b"hello")
-                assert accepted.recv(5) == b"hello"
-
-    with no_leaks():
-        run(main)
+    loop = asyncio.get_running_loop()
+    with await dial_unix(path):
+        loop.call_later(0.05, lambda: unix_listener.accept()[0].close())
+        with await dial_unix(path) as sock, unix_listener.accept()[0] as accepted:
+            await loop.sock_sendall(sock, b"hello")
+            assert accepted.recv(5) == b"hello"
 
 
-def test_unix_cancelled(run: Run, unix_listener: socket.socket, path: str) -> None:
-    async def main() -> None:
-        with await dial_unix(path):
-            task = asyncio.ensure_future(dial_unix(path))
-            await asyncio.sleep(0.02)
-            assert await cancelled(task)
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_unix_cancelled(unix_listener: socket.socket, path: str) -> None:
+    with await dial_unix(path):
+        task = asyncio.ensure_future(dial_unix(path))
+        await asyncio.sleep(0.02)
+        assert await cancelled(task)

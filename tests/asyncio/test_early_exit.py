@@ -14,16 +14,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import new_loop, soon, spin
+from interop.asyncio_tools import Run, new_loop, soon, spin
+from interop.connecting import Connect
 from interop.frames import Close, close
 from interop.load_scaling import load_scaled
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 
 pytestmark = pytest.mark.wirespeed_only("ours")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 SIZE = 50_000
 
@@ -447,7 +445,7 @@ def test_closing_the_loop_closes_sockets_of_waiting_tasks(scripted: Scripted, se
     assert loop.is_closed()
 
 
-def test_a_server_in_a_generator_that_is_closed(setting: Any, connect: Connect, run: Run) -> None:
+async def test_a_server_in_a_generator_that_is_closed(setting: Any, connect: Connect) -> None:
     import wirespeed
 
     ended = []
@@ -462,15 +460,12 @@ def test_a_server_in_a_generator_that_is_closed(setting: Any, connect: Connect, 
         async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
             yield server.sockets[0].getsockname()[1]
 
-    async def main() -> None:
-        generating = serving()
-        async with connect(f"ws://127.0.0.1:{await anext(generating)}") as ws:
-            await ws.send("x")
-            assert await ws.recv() == "x"
-            await generating.aclose()
-            assert len(ended) == 1
-
-    run(main)
+    generating = serving()
+    async with connect(f"ws://127.0.0.1:{await anext(generating)}") as ws:
+        await ws.send("x")
+        assert await ws.recv() == "x"
+        await generating.aclose()
+        assert len(ended) == 1
 
 
 def test_a_server_that_is_closed_after_its_loop(setting: Any) -> None:

@@ -12,13 +12,12 @@ import pytest
 
 import wirespeed
 from interop.asyncio_tools import one_loop
+from interop.connecting import Connect
 from interop.native import NativeEcho
 
 pytestmark = pytest.mark.wirespeed_only("websockets leaves this to the caller")
 
 SETTINGS = one_loop()
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 Repeated = Callable[[], Awaitable[Any]]
 
 # Seconds for which a call is repeated, and turns of the loop in that time. On a busy machine that may be few calls, so
@@ -119,78 +118,60 @@ async def _exhaust(ws: Any) -> None:
 
 
 @pytest.mark.parametrize("name", SENDING)
-def test_sending_yields(name: str, native_echo: NativeEcho, connect: Connect, run: Run) -> None:
-    async def main() -> None:
-        async with connect(native_echo.uri + "/sink", max_queue=None) as ws:
-            assert await turns(SENDING[name](ws)) >= TURNS
-
-    run(main)
+async def test_sending_yields(name: str, native_echo: NativeEcho, connect: Connect) -> None:
+    async with connect(native_echo.uri + "/sink", max_queue=None) as ws:
+        assert await turns(SENDING[name](ws)) >= TURNS
 
 
 @pytest.mark.parametrize("size", [8, 8192])
 @pytest.mark.parametrize("name", RECEIVING)
-def test_receiving_yields(name: str, size: int, native_echo: NativeEcho, connect: Connect, run: Run) -> None:
-    async def main() -> None:
-        async with connect(f"{native_echo.uri}/blast?size={size}", close_timeout=1) as ws:
-            assert await turns(RECEIVING[name](ws)) >= TURNS
-            ws.abort()
-
-    run(main)
+async def test_receiving_yields(name: str, size: int, native_echo: NativeEcho, connect: Connect) -> None:
+    async with connect(f"{native_echo.uri}/blast?size={size}", close_timeout=1) as ws:
+        assert await turns(RECEIVING[name](ws)) >= TURNS
+        ws.abort()
 
 
 @pytest.mark.parametrize("name", ["recv_json", "recv_msgpack"])
-def test_receiving_values_yields(name: str, run: Run, connect: Connect) -> None:
+async def test_receiving_values_yields(name: str, connect: Connect) -> None:
     async def handler(ws: Any) -> None:
         with contextlib.suppress(wirespeed.ConnectionClosed):
             while True:
                 await ws.send_many(["1"] * 1000)
 
-    async def main() -> None:
-        async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            async with connect(f"ws://127.0.0.1:{port}") as ws:
-                assert await turns(getattr(ws, name)) >= TURNS
-                ws.abort()
-
-    run(main)
+    async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with connect(f"ws://127.0.0.1:{port}") as ws:
+            assert await turns(getattr(ws, name)) >= TURNS
+            ws.abort()
 
 
 @pytest.mark.parametrize("name", CLOSED)
-def test_closed(name: str, native_echo: NativeEcho, connect: Connect, run: Run) -> None:
-    async def main() -> None:
-        async with connect(native_echo.uri) as ws:
-            pass
-        assert await turns(CLOSED[name](ws)) >= TURNS
-
-    run(main)
+async def test_closed(name: str, native_echo: NativeEcho, connect: Connect) -> None:
+    async with connect(native_echo.uri) as ws:
+        pass
+    assert await turns(CLOSED[name](ws)) >= TURNS
 
 
-def test_awaiting_pongs_yields(native_echo: NativeEcho, connect: Connect, run: Run) -> None:
-    async def main() -> None:
-        async with connect(native_echo.uri) as ws:
+async def test_awaiting_pongs_yields(native_echo: NativeEcho, connect: Connect) -> None:
+    async with connect(native_echo.uri) as ws:
 
-            async def measure() -> None:
-                await (await ws.ping())
+        async def measure() -> None:
+            await (await ws.ping())
 
-            assert await turns(measure) >= TURNS
-
-    run(main)
+        assert await turns(measure) >= TURNS
 
 
 @pytest.mark.parametrize("name", ["wait_closed", "start_serving", "leave"])
-def test_server(name: str, run: Run) -> None:
-    async def main() -> None:
-        server = await wirespeed.serve(lambda ws: ws.wait_closed(), "127.0.0.1", 0)
-        if name == "start_serving":
-            assert await turns(server.start_serving) >= TURNS
-        server.close()
-        await server.wait_closed()
-        if name == "wait_closed":
-            assert await turns(server.wait_closed) >= TURNS
-        elif name == "leave":
-            assert await turns(lambda: server.__aexit__(None, None, None)) >= TURNS
-
-    run(main)
+async def test_server(name: str) -> None:
+    server = await wirespeed.serve(lambda ws: ws.wait_closed(), "127.0.0.1", 0)
+    if name == "start_serving":
+        assert await turns(server.start_serving) >= TURNS
+    server.close()
+    await server.wait_closed()
+    if name == "wait_closed":
+        assert await turns(server.wait_closed) >= TURNS
+    elif name == "leave":
+        assert await turns(lambda: server.__aexit__(None, None, None)) >= TURNS
 
 
 STREAM: dict[str, Callable[[Any, Any], Repeated]] = {
@@ -215,22 +196,16 @@ async def _write(writer: Any) -> None:
 
 
 @pytest.mark.parametrize("name", STREAM)
-def test_stream_yields(name: str, native_echo: NativeEcho, run: Run) -> None:
-    async def main() -> None:
-        reader, writer = await wirespeed.open_stream(native_echo.uri + "/sink")
-        assert await turns(STREAM[name](reader, writer)) >= TURNS
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
+async def test_stream_yields(name: str, native_echo: NativeEcho) -> None:
+    reader, writer = await wirespeed.open_stream(native_echo.uri + "/sink")
+    assert await turns(STREAM[name](reader, writer)) >= TURNS
+    writer.close()
+    await writer.wait_closed()
 
 
 @pytest.mark.parametrize("name", STREAM_ENDED)
-def test_ended_stream_yields(name: str, native_echo: NativeEcho, run: Run) -> None:
-    async def main() -> None:
-        reader, writer = await wirespeed.open_stream(native_echo.uri)
-        writer.close()
-        await writer.wait_closed()
-        assert await turns(STREAM_ENDED[name](reader, writer)) >= TURNS
-
-    run(main)
+async def test_ended_stream_yields(name: str, native_echo: NativeEcho) -> None:
+    reader, writer = await wirespeed.open_stream(native_echo.uri)
+    writer.close()
+    await writer.wait_closed()
+    assert await turns(STREAM_ENDED[name](reader, writer)) >= TURNS

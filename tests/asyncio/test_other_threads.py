@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
+from interop.connecting import Connect
 from interop.native import NativeEcho
 from interop.wake_latency import CONNECTIONS, SIZES, wakes_in_time
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 pytestmark = [pytest.mark.wirespeed_only("it is about our own reads and writes"), pytest.mark.serial]
 

@@ -6,23 +6,19 @@ import asyncio
 import itertools
 import logging
 import ssl
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.checks import no_leaks, within
-from interop.connecting import ONE_PORT, echo
+from interop.connecting import ONE_PORT, Connect, echo
 from interop.reconnecting import at_once, echo_close, in_turn, refuse
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
 
 SETTINGS = ONE_PORT
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 # Policy
@@ -159,23 +155,19 @@ def test_delays_are_used_in_their_order(
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
-def test_fatal_error_is_raised(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_fatal_error_is_raised(scripted: Scripted, connect: Connect) -> None:
     server = scripted(in_turn(refuse, lambda wire: refuse(wire, 401)))
-
-    async def main() -> None:
-        iterator = aiter(connect(server.uri, reconnect_delays=at_once))
-        with pytest.raises(exceptions.InvalidStatus) as raised:
-            await anext(iterator)
-        assert raised.value.response.status_code == 401
-        with pytest.raises(StopAsyncIteration):
-            await anext(iterator)
-
-    with no_leaks():
-        run(main)
+    iterator = aiter(connect(server.uri, reconnect_delays=at_once))
+    with pytest.raises(exceptions.InvalidStatus) as raised:
+        await anext(iterator)
+    assert raised.value.response.status_code == 401
+    with pytest.raises(StopAsyncIteration):
+        await anext(iterator)
 
 
 @pytest.mark.parametrize("how", ["return", "raise"])
-def test_process_exception(scripted: Scripted, run: Run, connect: Connect, how: str) -> None:
+async def test_process_exception(scripted: Scripted, connect: Connect, how: str) -> None:
     server = scripted(in_turn(lambda wire: refuse(wire, 401), lambda wire: refuse(wire, 403)))
     seen = []
 
@@ -188,13 +180,10 @@ def test_process_exception(scripted: Scripted, run: Run, connect: Connect, how: 
             raise PermissionError("no")
         return PermissionError("no")
 
-    async def main() -> None:
-        with pytest.raises(PermissionError) as raised:
-            async for _ in connect(server.uri, reconnect_delays=at_once, process_exception=process_exception):
-                pytest.fail("it connected")
-        assert isinstance(raised.value.__cause__, exceptions.InvalidStatus)
-
-    run(main)
+    with pytest.raises(PermissionError) as raised:
+        async for _ in connect(server.uri, reconnect_delays=at_once, process_exception=process_exception):
+            pytest.fail("it connected")
+    assert isinstance(raised.value.__cause__, exceptions.InvalidStatus)
     assert seen == [401, 403]
 
 
@@ -213,12 +202,9 @@ def test_gives_up_when_the_delays_end(scripted: Scripted, run: Run, connect: Con
     assert len(server.results) == 3
 
 
-def test_no_delay_before_the_first_try(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
-            await echo(ws)
-            await ws.close()
-            break
-
-    with within(5):
-        run(main)
+@pytest.mark.within(5)
+async def test_no_delay_before_the_first_try(server: WebSocketsServer, connect: Connect) -> None:
+    async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
+        await echo(ws)
+        await ws.close()
+        break

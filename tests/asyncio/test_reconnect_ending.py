@@ -12,18 +12,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon
+from interop.asyncio_tools import Run, soon
 from interop.checks import no_leaks, within
-from interop.connecting import echo
+from interop.connecting import Connect, echo
 from interop.frames import Close, close, text
 from interop.reconnecting import at_once, close_with, echo_close, in_turn, refuse
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def answer_with(code: int | None) -> Callable[[Wire], None]:
@@ -57,25 +53,19 @@ async def rounds(connecting: Any, most: int) -> list[str]:
 
 
 @pytest.mark.parametrize("code", [1001, 1011, 1012, 3000])
-def test_closed_by_the_server(scripted: Scripted, run: Run, connect: Connect, code: int) -> None:
+@pytest.mark.no_leaks
+async def test_closed_by_the_server(scripted: Scripted, connect: Connect, code: int) -> None:
     """Also with 1001: a restarted server returns."""
     server = scripted(in_turn(close_with(code), close_with(code), close_with(1000)))
-
-    async def main() -> list[str]:
-        return await rounds(connect(server.uri, reconnect_delays=at_once), 3)
-
-    with no_leaks():
-        assert run(main) == (["ok"] * 3 if code == 1001 else [str(code), str(code), "ok"])
+    assert await rounds(connect(server.uri, reconnect_delays=at_once), 3) == (
+        ["ok"] * 3 if code == 1001 else [str(code), str(code), "ok"]
+    )
 
 
-def test_lost(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_lost(scripted: Scripted, connect: Connect) -> None:
     server = scripted(lambda wire: wire.accept())
-
-    async def main() -> list[str]:
-        return await rounds(connect(server.uri, reconnect_delays=at_once), 3)
-
-    with no_leaks():
-        assert run(main) == ["1006"] * 3
+    assert await rounds(connect(server.uri, reconnect_delays=at_once), 3) == ["1006"] * 3
 
 
 @pytest.mark.wirespeed_only("websockets goes on forever")
@@ -93,69 +83,52 @@ def test_clean_close_ends_the_iteration(scripted: Scripted, run: Run, connect: C
 
 
 @pytest.mark.wirespeed_only("websockets has no such option")
-def test_reconnect_after_close(scripted: Scripted, run: Run, connect: Connect) -> None:
+async def test_reconnect_after_close(scripted: Scripted, connect: Connect) -> None:
     server = scripted(close_with(1000))
-
-    async def main() -> list[str]:
-        return await rounds(connect(server.uri, reconnect_delays=at_once, reconnect_after_close=True), 3)
-
-    assert run(main) == ["ok"] * 3
+    assert await rounds(connect(server.uri, reconnect_delays=at_once, reconnect_after_close=True), 3) == ["ok"] * 3
 
 
 @pytest.mark.wirespeed_only("websockets goes on forever")
-def test_closed_by_the_application(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        count = 0
-        async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
-            count += 1
-            await echo(ws)
-            await ws.close()
-        assert count == 1
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_closed_by_the_application(server: WebSocketsServer, connect: Connect) -> None:
+    count = 0
+    async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
+        count += 1
+        await echo(ws)
+        await ws.close()
+    assert count == 1
 
 
 @pytest.mark.wirespeed_only("websockets goes on forever")
 @pytest.mark.parametrize("answer", [None, 1011])
-def test_closed_by_the_application_against_the_server(
-    scripted: Scripted, run: Run, connect: Connect, answer: int | None
+@pytest.mark.no_leaks
+async def test_closed_by_the_application_against_the_server(
+    scripted: Scripted, connect: Connect, answer: int | None
 ) -> None:
     """The application's own close frame says that it is finished with the connection, independently of the server's
     answer.
     """
     server = scripted(answer_with(answer))
-
-    async def main() -> list[int]:
-        codes = []
-        async for ws in connect(server.uri, reconnect_delays=at_once):
-            await ws.close()
-            codes.append(ws.close_code)
-            if len(codes) == 2:
-                break
-        return codes
-
-    with no_leaks():
-        assert run(main) == [answer or 1006]
+    codes = []
+    async for ws in connect(server.uri, reconnect_delays=at_once):
+        await ws.close()
+        codes.append(ws.close_code)
+        if len(codes) == 2:
+            break
+    assert codes == [answer or 1006]
 
 
 @pytest.mark.parametrize("code", [1001, 3000])
-def test_closed_by_the_application_for_another_reason(
-    scripted: Scripted, run: Run, connect: Connect, code: int
-) -> None:
+@pytest.mark.no_leaks
+async def test_closed_by_the_application_for_another_reason(scripted: Scripted, connect: Connect, code: int) -> None:
     server = scripted(answer_with(None))
-
-    async def main() -> list[int]:
-        codes = []
-        async for ws in connect(server.uri, reconnect_delays=at_once):
-            await ws.close(code)
-            codes.append(ws.close_code)
-            if len(codes) == 2:
-                break
-        return codes
-
-    with no_leaks():
-        assert run(main) == [1006, 1006]
+    codes = []
+    async for ws in connect(server.uri, reconnect_delays=at_once):
+        await ws.close(code)
+        codes.append(ws.close_code)
+        if len(codes) == 2:
+            break
+    assert codes == [1006, 1006]
 
 
 def test_left_open(scripted: Scripted, run: Run, connect: Connect) -> None:
@@ -181,19 +154,16 @@ def test_left_open(scripted: Scripted, run: Run, connect: Connect) -> None:
 
 
 @pytest.mark.wirespeed_only("websockets connects again at once, forever")
-def test_server_that_accepts_and_closes(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.within(5, at_least=0.59)
+async def test_server_that_accepts_and_closes(scripted: Scripted, connect: Connect) -> None:
     """Such a server is retried with growing delays, like a server that refuses."""
     server = scripted(close_with(1011))
-
-    async def main() -> list[str]:
-        return await rounds(connect(server.uri, reconnect_delays=lambda: iter([0.2, 0.4, 60])), 3)
-
-    with within(5, at_least=0.59):
-        assert run(main) == ["1011"] * 3
+    assert await rounds(connect(server.uri, reconnect_delays=lambda: iter([0.2, 0.4, 60])), 3) == ["1011"] * 3
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_connection_that_lasted_longer_than_the_delay(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.within(5, at_least=0.6)
+async def test_connection_that_lasted_longer_than_the_delay(scripted: Scripted, connect: Connect) -> None:
     """The connection is replaced immediately, and the delays start again."""
 
     def script(wire: Wire) -> None:
@@ -208,11 +178,7 @@ def test_connection_that_lasted_longer_than_the_delay(scripted: Scripted, run: R
         began.append(time.monotonic())
         yield from (0.1, 60)
 
-    async def main() -> list[str]:
-        return await rounds(connect(server.uri, reconnect_delays=delays), 4)
-
-    with within(5, at_least=0.6):
-        assert run(main) == ["1006"] * 4
+    assert await rounds(connect(server.uri, reconnect_delays=delays), 4) == ["1006"] * 4
     assert len(began) == 3
 
 
@@ -233,39 +199,31 @@ def test_delays_that_end_after_a_connection(scripted: Scripted, run: Run, connec
 # Leaving the loop
 
 
-def test_break(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_break(scripted: Scripted, connect: Connect) -> None:
     """The connection is closed in the background."""
     server = scripted(echo_close)
-
-    async def main() -> None:
-        ws: Any = None
-        async for ws in connect(server.uri):
-            await ws.recv()
-            break
-        await soon(lambda: ws.state.name == "CLOSED")
-        await asyncio.sleep(0.01)
-
-    with no_leaks():
-        run(main)
-    assert server.result == Close(1000 if IS_WIRESPEED else 1011)
+    ws: Any = None
+    async for ws in connect(server.uri):
+        await ws.recv()
+        break
+    await soon(lambda: ws.state.name == "CLOSED")
+    await asyncio.sleep(0.01)
+    assert await server.wait_result() == Close(1000 if IS_WIRESPEED else 1011)
 
 
-def test_exception_in_the_loop(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_exception_in_the_loop(scripted: Scripted, connect: Connect) -> None:
     server = scripted(echo_close)
-
-    async def main() -> None:
-        connection = None
-        with pytest.raises(ZeroDivisionError):
-            async for ws in connect(server.uri):
-                connection = ws
-                raise ZeroDivisionError
-        assert connection is not None
-        await soon(lambda: connection.state.name == "CLOSED")
-        await asyncio.sleep(0.01)
-
-    with no_leaks():
-        run(main)
-    assert server.result is not None
+    connection = None
+    with pytest.raises(ZeroDivisionError):
+        async for ws in connect(server.uri):
+            connection = ws
+            raise ZeroDivisionError
+    assert connection is not None
+    await soon(lambda: connection.state.name == "CLOSED")
+    await asyncio.sleep(0.01)
+    assert await server.wait_result() is not None
 
 
 @pytest.mark.wirespeed_only("websockets leaves the connection open, and a warning")
@@ -301,61 +259,51 @@ def test_break_at_the_end_of_the_program(scripted: Scripted, setting: Any, conne
 
 
 @pytest.mark.wirespeed_only("ours")
-def test_aclose(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_aclose(scripted: Scripted, connect: Connect) -> None:
+    server = scripted(echo_close)
+    async with contextlib.aclosing(aiter(connect(server.uri))) as iterator:
+        ws = await anext(iterator)
+    assert ws.state.name == "CLOSED"
+    with pytest.raises(StopAsyncIteration):
+        await anext(iterator)
+    assert await server.wait_result() == Close(1000)
+
+
+@pytest.mark.no_leaks
+async def test_cancelled_in_the_loop(scripted: Scripted, connect: Connect) -> None:
     server = scripted(echo_close)
 
-    async def main() -> None:
-        async with contextlib.aclosing(aiter(connect(server.uri))) as iterator:
-            ws = await anext(iterator)
-        assert ws.state.name == "CLOSED"
-        with pytest.raises(StopAsyncIteration):
-            await anext(iterator)
+    async def use() -> None:
+        async for ws in connect(server.uri):
+            connections.append(ws)
+            await asyncio.sleep(60)
 
-    with no_leaks():
-        run(main)
-    assert server.result == Close(1000)
-
-
-def test_cancelled_in_the_loop(scripted: Scripted, run: Run, connect: Connect) -> None:
-    server = scripted(echo_close)
-
-    async def main() -> None:
-        async def use() -> None:
-            async for ws in connect(server.uri):
-                connections.append(ws)
-                await asyncio.sleep(60)
-
-        connections: list[Any] = []
-        task = asyncio.ensure_future(use())
-        await soon(lambda: connections)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        await soon(lambda: connections[0].state.name == "CLOSED")
-        await asyncio.sleep(0.01)
-
-    with no_leaks():
-        run(main)
-    assert server.result is not None
+    connections: list[Any] = []
+    task = asyncio.ensure_future(use())
+    await soon(lambda: connections)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    await soon(lambda: connections[0].state.name == "CLOSED")
+    await asyncio.sleep(0.01)
+    assert await server.wait_result() is not None
 
 
-def test_cancelled_while_waiting(scripted: Scripted, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_cancelled_while_waiting(scripted: Scripted, connect: Connect) -> None:
     server = scripted(refuse)
 
-    async def main() -> None:
-        async def use() -> None:
-            async for _ in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
-                pytest.fail("it connected")
+    async def use() -> None:
+        async for _ in connect(server.uri, reconnect_delays=lambda: itertools.repeat(60.0)):
+            pytest.fail("it connected")
 
-        task = asyncio.ensure_future(use())
-        await soon(lambda: server.results)
-        await asyncio.sleep(0.05)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    with no_leaks():
-        run(main)
+    task = asyncio.ensure_future(use())
+    await soon(lambda: server.results)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
 @pytest.mark.wirespeed_only("ours")
@@ -385,27 +333,21 @@ def test_cancelled_while_closing(scripted: Scripted, run: Run, connect: Connect)
 
 
 @pytest.mark.wirespeed_only("websockets has one at a time")
-def test_two_iterations_at_once(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_two_iterations_at_once(server: WebSocketsServer, connect: Connect) -> None:
     async def use(connecting: Any) -> None:
         async for ws in connecting:
             await echo(ws)
             await ws.close()
 
-    async def main() -> None:
-        connecting = connect(server.uri)
-        await asyncio.gather(use(connecting), use(connecting))
-
-    with no_leaks():
-        run(main)
+    connecting = connect(server.uri)
+    await asyncio.gather(use(connecting), use(connecting))
 
 
 @pytest.mark.wirespeed_only("websockets tries again forever")
-def test_with_a_socket(server: WebSocketsServer, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        sock = socket.create_connection(("127.0.0.1", server.port))
-        with sock, pytest.raises(ValueError, match="sock"):
-            async for _ in connect(server.uri, sock=sock):
-                pytest.fail("it connected")
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_with_a_socket(server: WebSocketsServer, connect: Connect) -> None:
+    sock = socket.create_connection(("127.0.0.1", server.port))
+    with sock, pytest.raises(ValueError, match="sock"):
+        async for _ in connect(server.uri, sock=sock):
+            pytest.fail("it connected")

@@ -10,17 +10,15 @@ import logging
 import re
 import ssl
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled, soon
+from interop.asyncio_tools import Run, cancelled, soon
 from interop.certificates import Certificates
-from interop.checks import no_leaks, within
-from interop.connecting import ONE_PORT
+from interop.connecting import ONE_PORT, Connect
 from interop.frames import close
 from interop.reconnecting import at_once, close_with, echo_close, in_turn, refuse
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.subject import IS_WIRESPEED, exceptions
 from interop.tls_settings import Settings
 
@@ -31,10 +29,6 @@ if IS_WIRESPEED:
 
 SETTINGS = ONE_PORT
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
-
 
 def texts(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
     return [entry.getMessage() for entry in caplog.records if entry.levelno >= level]
@@ -43,19 +37,16 @@ def texts(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[s
 # Certificates
 
 
-def test_certificate_that_does_not_verify(
-    scripted: Scripted, run: Run, connect: Connect, certificates: Certificates, tls: Settings
+@pytest.mark.no_leaks
+@pytest.mark.within(10)
+async def test_certificate_that_does_not_verify(
+    scripted: Scripted, connect: Connect, certificates: Certificates, tls: Settings
 ) -> None:
     """The first attempt raises the error."""
     server = scripted(lambda wire: None, ssl_context=certificates.unknown_authority_context())
-
-    async def main() -> None:
-        with pytest.raises(ssl.SSLCertVerificationError):
-            async for _ in connect(server.secure_uri, ssl=tls.trusting(), reconnect_delays=at_once):
-                pytest.fail("it connected")
-
-    with no_leaks(), within(10):
-        run(main)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        async for _ in connect(server.secure_uri, ssl=tls.trusting(), reconnect_delays=at_once):
+            pytest.fail("it connected")
 
 
 # Retry-After
@@ -75,20 +66,14 @@ def waits(caplog: pytest.LogCaptureFixture) -> list[float]:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_retry_after(
-    scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, status: int
-) -> None:
+@pytest.mark.within(15, at_least=1)
+async def test_retry_after(scripted: Scripted, connect: Connect, caplog: pytest.LogCaptureFixture, status: int) -> None:
     """The client waits for the given time, and a little longer."""
     caplog.set_level(logging.INFO)
     server = scripted(in_turn(later("1", status), later("0", status), echo_close))
-
-    async def main() -> None:
-        async for ws in connect(server.uri, reconnect_delays=at_once):
-            await ws.close()
-            break
-
-    with within(15, at_least=1):
-        run(main)
+    async for ws in connect(server.uri, reconnect_delays=at_once):
+        await ws.close()
+        break
     first, second = waits(caplog)
     assert 1 <= first <= 1.2
     assert second == 0
@@ -113,14 +98,8 @@ def test_retry_after(
         ("5\r\nRetry-After: 6", 0, 0),
     ],
 )
-def test_values(
-    scripted: Scripted,
-    run: Run,
-    connect: Connect,
-    caplog: pytest.LogCaptureFixture,
-    value: str,
-    least: float,
-    most: float,
+async def test_values(
+    scripted: Scripted, connect: Connect, caplog: pytest.LogCaptureFixture, value: str, least: float, most: float
 ) -> None:
     """Seconds and dates are accepted; invalid values are ignored, and long ones are capped at hours."""
     caplog.set_level(logging.INFO)
@@ -138,34 +117,27 @@ def test_values(
         async for _ in connect(server.uri, reconnect_delays=at_once):
             pytest.fail("it connected")
 
-    async def main() -> None:
-        task = asyncio.ensure_future(iterate())
-        await soon(lambda: waits(caplog))
-        assert await cancelled(task)
-
-    run(main)
+    task = asyncio.ensure_future(iterate())
+    await soon(lambda: waits(caplog))
+    assert await cancelled(task)
     assert least <= waits(caplog)[0] <= most + 0.05
 
 
-def test_longer_delays_of_the_client_stay(
-    scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture
+async def test_longer_delays_of_the_client_stay(
+    scripted: Scripted, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     server = scripted(in_turn(later("0"), echo_close))
-
-    async def main() -> None:
-        async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(0.3)):
-            await ws.close()
-            break
-
-    run(main)
+    async for ws in connect(server.uri, reconnect_delays=lambda: itertools.repeat(0.3)):
+        await ws.close()
+        break
     assert waits(caplog) == [0.3]
 
 
 # The log
 
 
-def test_closed(scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_closed(scripted: Scripted, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     """The log record names the connection and the reason."""
     caplog.set_level(logging.INFO)
 
@@ -175,13 +147,9 @@ def test_closed(scripted: Scripted, run: Run, connect: Connect, caplog: pytest.L
 
     server = scripted(in_turn(leave, close_with(1000)))
     ids = []
-
-    async def main() -> None:
-        async for ws in connect(server.uri + "feed?token=secret", reconnect_delays=at_once):
-            ids.append(ws.id)
-            await ws.wait_closed()
-
-    run(main)
+    async for ws in connect(server.uri + "feed?token=secret", reconnect_delays=at_once):
+        ids.append(ws.id)
+        await ws.wait_closed()
     [text] = [text for text in texts(caplog) if "closed" in text]
     assert text == (
         f"connection closed ({ids[0]} to {server.uri}feed?***); reconnecting in 0.0 seconds: "
@@ -189,18 +157,14 @@ def test_closed(scripted: Scripted, run: Run, connect: Connect, caplog: pytest.L
     )
 
 
-def test_failed(scripted: Scripted, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed(scripted: Scripted, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     """The log record names the destination, without secrets."""
     caplog.set_level(logging.INFO)
     server = scripted(in_turn(refuse, echo_close))
     uri = server.uri.replace("//", "//user:secret@") + "feed?token=secret"
-
-    async def main() -> None:
-        async for ws in connect(uri, reconnect_delays=at_once):
-            await ws.close()
-            break
-
-    run(main)
+    async for ws in connect(uri, reconnect_delays=at_once):
+        await ws.close()
+        break
     [text] = [text for text in texts(caplog) if "failed" in text]
     where = server.uri.replace("//", "//***@") + "feed?***"
     assert text.startswith(f"connect to {where} failed; reconnecting in 0.0 seconds: ")

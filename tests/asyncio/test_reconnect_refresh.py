@@ -9,21 +9,18 @@ from typing import Any
 
 import pytest
 
+from interop.asyncio_tools import Run
 from interop.checks import no_leaks, within
-from interop.connecting import ONE_PORT, echo
+from interop.connecting import ONE_PORT, Connect, echo
 from interop.frames import close
 from interop.reconnecting import at_once
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no such hook")
 
 SETTINGS = ONE_PORT
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def want_token(token: str) -> Callable[[Wire], str | None]:
@@ -77,21 +74,19 @@ def test_token(scripted: Scripted, run: Run, connect: Connect, kind: str) -> Non
     assert seen == [(1, None), (2, "401"), (3, "401"), (1, None)]
 
 
-def test_uri(server: WebSocketsServer, run: Run, connect: Connect, closed_port: int) -> None:
+@pytest.mark.no_leaks
+async def test_uri(server: WebSocketsServer, connect: Connect, closed_port: int) -> None:
     def refresh(attempt: Any) -> None:
         attempt.uri = server.uri + f"/try{attempt.number}" if attempt.number > 1 else f"ws://127.0.0.1:{closed_port}/"
 
-    async def main() -> None:
-        async for ws in connect("ws://host.invalid/", refresh=refresh, reconnect_delays=at_once):
-            assert ws.request.path == "/try2"
-            await ws.close()
-
-    with no_leaks():
-        run(main)
+    async for ws in connect("ws://host.invalid/", refresh=refresh, reconnect_delays=at_once):
+        assert ws.request.path == "/try2"
+        await ws.close()
 
 
 @pytest.mark.parametrize("how", ["await", "async with"])
-def test_outside_of_a_loop(server: WebSocketsServer, run: Run, connect: Connect, how: str) -> None:
+@pytest.mark.no_leaks
+async def test_outside_of_a_loop(server: WebSocketsServer, connect: Connect, how: str) -> None:
     """Each iteration begins with the arguments of the call."""
     headers = {"X-Spam": "eggs"}
     seen = []
@@ -101,35 +96,28 @@ def test_outside_of_a_loop(server: WebSocketsServer, run: Run, connect: Connect,
         attempt.uri += "headers"
         attempt.additional_headers["X-Ham"] = "bacon"
 
-    async def main() -> None:
-        connecting = connect(server.uri + "/", additional_headers=headers, refresh=refresh)
-        for _ in range(2):
-            if how == "await":
-                ws = await connecting
+    connecting = connect(server.uri + "/", additional_headers=headers, refresh=refresh)
+    for _ in range(2):
+        if how == "await":
+            ws = await connecting
+            lines = [line async for line in ws]
+            await ws.close()
+        else:
+            async with connecting as ws:
                 lines = [line async for line in ws]
-                await ws.close()
-            else:
-                async with connecting as ws:
-                    lines = [line async for line in ws]
-            assert {"X-Spam: eggs", "X-Ham: bacon"} <= set(lines)
-
-    with no_leaks():
-        run(main)
+        assert {"X-Spam: eggs", "X-Ham: bacon"} <= set(lines)
     assert seen == [(server.uri + "/", None, 1)] * 2
     assert headers == {"X-Spam": "eggs"}
 
 
-def test_headers_may_be_replaced(server: WebSocketsServer, run: Run, connect: Connect) -> None:
+async def test_headers_may_be_replaced(server: WebSocketsServer, connect: Connect) -> None:
     def refresh(attempt: Any) -> None:
         attempt.additional_headers = {"X-Ham": "bacon"}
 
-    async def main() -> None:
-        async with connect(server.uri + "/headers", additional_headers={"X-Spam": "eggs"}, refresh=refresh) as ws:
-            lines = [line async for line in ws]
-        assert "X-Ham: bacon" in lines
-        assert "X-Spam: eggs" not in lines
-
-    run(main)
+    async with connect(server.uri + "/headers", additional_headers={"X-Spam": "eggs"}, refresh=refresh) as ws:
+        lines = [line async for line in ws]
+    assert "X-Ham: bacon" in lines
+    assert "X-Spam: eggs" not in lines
 
 
 def test_exception_of_the_hook_is_a_connect_error(server: WebSocketsServer, run: Run, connect: Connect) -> None:
@@ -158,61 +146,45 @@ def test_exception_of_the_hook_is_a_connect_error(server: WebSocketsServer, run:
     ],
     ids=str,
 )
-def test_wrong_changes(run: Run, connect: Connect, change: dict[str, Any], expected: Any, match: str) -> None:
+@pytest.mark.no_leaks
+async def test_wrong_changes(connect: Connect, change: dict[str, Any], expected: Any, match: str) -> None:
     def refresh(attempt: Any) -> None:
         for name, value in change.items():
             setattr(attempt, name, value)
 
-    async def main() -> None:
-        with pytest.raises(expected, match=match):
-            await connect("ws://127.0.0.1:1/", refresh=refresh)
-
-    with no_leaks():
-        run(main)
+    with pytest.raises(expected, match=match):
+        await connect("ws://127.0.0.1:1/", refresh=refresh)
 
 
-def test_change_that_does_not_fit_other_arguments(run: Run, connect: Connect, certificates: Any) -> None:
+async def test_change_that_does_not_fit_other_arguments(connect: Connect, certificates: Any) -> None:
     def refresh(attempt: Any) -> None:
         attempt.uri = "ws://127.0.0.1:1/"
 
-    async def main() -> None:
-        with pytest.raises(ValueError, match="ssl argument is incompatible"):
-            await connect("wss://127.0.0.1:1/", ssl=certificates.client_context(), refresh=refresh)
-
-    run(main)
+    with pytest.raises(ValueError, match="ssl argument is incompatible"):
+        await connect("wss://127.0.0.1:1/", ssl=certificates.client_context(), refresh=refresh)
 
 
 @pytest.mark.parametrize("result", [{"X": "y"}, "ws://localhost/"], ids=repr)
-def test_result(run: Run, connect: Connect, result: Any) -> None:
+async def test_result(connect: Connect, result: Any) -> None:
     """A common mistake: the hook returns a value."""
-
-    async def main() -> None:
-        with pytest.raises(TypeError, match="refresh must change its argument"):
-            await connect("ws://127.0.0.1:1/", refresh=lambda attempt: result)
-
-    run(main)
+    with pytest.raises(TypeError, match="refresh must change its argument"):
+        await connect("ws://127.0.0.1:1/", refresh=lambda attempt: result)
 
 
-def test_deadline(run: Run, connect: Connect) -> None:
+async def test_deadline(connect: Connect) -> None:
     async def refresh(attempt: Any) -> None:
         await asyncio.sleep(60)
 
-    async def main() -> None:
-        with within(3, at_least=0.1), pytest.raises(TimeoutError, match="refresh"):
-            await connect("ws://127.0.0.1:1/", refresh=refresh, open_timeout=0.1)
-
-    run(main)
+    with within(3, at_least=0.1), pytest.raises(TimeoutError, match="refresh"):
+        await connect("ws://127.0.0.1:1/", refresh=refresh, open_timeout=0.1)
 
 
-def test_cancelled(run: Run, connect: Connect) -> None:
+async def test_cancelled(connect: Connect) -> None:
     async def refresh(attempt: Any) -> None:
         await asyncio.sleep(60)
 
-    async def main() -> None:
-        task = asyncio.ensure_future(connect("ws://127.0.0.1:1/", refresh=refresh))
-        await asyncio.sleep(0.02)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    run(main)
+    task = asyncio.ensure_future(connect("ws://127.0.0.1:1/", refresh=refresh))
+    await asyncio.sleep(0.02)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()

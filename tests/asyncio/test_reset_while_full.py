@@ -10,15 +10,12 @@ import pytest
 
 from interop.asyncio_tools import Setting, settled
 from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import frame
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.serving import Raw, serve
 from interop.slow import fill
 from interop.subject import IS_WIRESPEED, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 OPTIONS: dict[str, Any] = {"compression": None, "ping_interval": None, "max_queue": 2, "close_timeout": 20}
 
@@ -59,7 +56,7 @@ async def check(ws: Any, task: asyncio.Task[None]) -> None:
 
 
 @pytest.mark.parametrize("sending", [send, *([send_many, flush] if IS_WIRESPEED else [])])
-def test_client(scripted: Scripted, run: Run, connect: Connect, sending: Callable[[Any], Any]) -> None:
+async def test_client(scripted: Scripted, connect: Connect, sending: Callable[[Any], Any]) -> None:
     def script(wire: Wire) -> None:
         wire.accept()
         fill(wire)
@@ -67,44 +64,37 @@ def test_client(scripted: Scripted, run: Run, connect: Connect, sending: Callabl
         wire.reset()
 
     server = scripted(script, receive_buffer=4096)
-
-    async def main() -> None:
-        more = {"write_limit": 20_000_000} if sending is flush else {}
-        ws = await connect(server.uri, **OPTIONS, **more)
-        await asyncio.to_thread(server.wait_reached)
-        task = await blocked(ws, sending)
-        server.release.set()
-        await check(ws, task)
-
-    run(main)
+    more = {"write_limit": 20_000_000} if sending is flush else {}
+    ws = await connect(server.uri, **OPTIONS, **more)
+    await asyncio.to_thread(server.wait_reached)
+    task = await blocked(ws, sending)
+    server.release.set()
+    await check(ws, task)
 
 
 @pytest.mark.wirespeed_only("the server is ours")
-def test_server(setting: Setting, run: Run) -> None:
+async def test_server(setting: Setting) -> None:
     """The handler ends, and with it the server."""
     handled: list[Any] = []
 
-    async def main() -> None:
-        async def handle(ws: Any) -> None:
-            await ready.wait()
-            task = await blocked(ws, send)
-            waiting.set()
-            await check(ws, task)
-            handled.append(ws)
+    async def handle(ws: Any) -> None:
+        await ready.wait()
+        task = await blocked(ws, send)
+        waiting.set()
+        await check(ws, task)
+        handled.append(ws)
 
-        ready, waiting = asyncio.Event(), asyncio.Event()
-        async with serve(setting, handle, **OPTIONS) as server:
-            raw = await Raw.open(server, receive_buffer=4096)
-            message = frame(2, bytes(10_000), mask=bytes(4))
-            with pytest.raises(asyncio.TimeoutError):
-                while True:
-                    await asyncio.wait_for(raw.loop.sock_sendall(raw.sock, message), 0.3)
-            ready.set()
-            await asyncio.wait_for(waiting.wait(), 20)
-            raw.reset()
-            with within(8):
-                server.close()
-                await server.wait_closed()
-        assert len(handled) == 1
-
-    run(main)
+    ready, waiting = asyncio.Event(), asyncio.Event()
+    async with serve(setting, handle, **OPTIONS) as server:
+        raw = await Raw.open(server, receive_buffer=4096)
+        message = frame(2, bytes(10_000), mask=bytes(4))
+        with pytest.raises(asyncio.TimeoutError):
+            while True:
+                await asyncio.wait_for(raw.loop.sock_sendall(raw.sock, message), 0.3)
+        ready.set()
+        await asyncio.wait_for(waiting.wait(), 20)
+        raw.reset()
+        with within(8):
+            server.close()
+            await server.wait_closed()
+    assert len(handled) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -23,8 +22,6 @@ if IS_WIRESPEED:
     from wirespeed import TLS, Listener, broadcast, serve, sync, unix_serve
 
 SETTINGS = ALL[:1]
-
-Run = Callable[..., Any]
 
 
 def _name(value: Any) -> str:
@@ -228,17 +225,14 @@ def test_not_started() -> None:
     server.close()
 
 
-def test_not_started_serving(run: Run) -> None:
-    async def main() -> None:
-        server = serve(echo, "127.0.0.1", 0)
-        with pytest.raises(RuntimeError, match="await"):
-            await server.start_serving()
-        with pytest.raises(RuntimeError, match="await"):
-            await server.serve_forever()
-        server.close()
-        await server.wait_closed()
-
-    run(main)
+async def test_not_started_serving() -> None:
+    server = serve(echo, "127.0.0.1", 0)
+    with pytest.raises(RuntimeError, match="await"):
+        await server.start_serving()
+    with pytest.raises(RuntimeError, match="await"):
+        await server.serve_forever()
+    server.close()
+    await server.wait_closed()
 
 
 # Methods of existing objects
@@ -255,15 +249,13 @@ def test_not_started_serving(run: Run) -> None:
     ],
     ids=str,
 )
-def test_close(setting: Setting, run: Run, arguments: dict[str, Any], exception: type[Exception]) -> None:
-    async def main() -> None:
-        async with start(setting, idle) as server:
-            with await Raw.open(server):
-                with pytest.raises(exception):
-                    server.close(**arguments)
-                assert server.is_serving()
-
-    run(main, timeout=1)
+@pytest.mark.loop(timeout=1)
+async def test_close(setting: Setting, arguments: dict[str, Any], exception: type[Exception]) -> None:
+    async with start(setting, idle) as server:
+        with await Raw.open(server):
+            with pytest.raises(exception):
+                server.close(**arguments)
+            assert server.is_serving()
 
 
 @pytest.mark.parametrize("slow", ["wait", None, 1, b"skip", "buffer"])

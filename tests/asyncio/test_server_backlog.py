@@ -7,16 +7,14 @@ import contextlib
 import gc
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import Setting, new_loop
-from interop.checks import no_leaks, within
+from interop.checks import no_leaks
 from interop.serving import Raw, echo, idle, request, serve
-
-Run = Callable[..., Any]
 
 pytestmark = [
     pytest.mark.wirespeed_only("the server is ours"),
@@ -54,58 +52,52 @@ def came_in() -> int:
     return len(asyncio.all_tasks()) - 1
 
 
-def test_backlog_is_emptied_first(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, echo) as server:
-            with storm(server) as raws:
-                before = 0
-                while in_queue(server):
-                    await asyncio.sleep(0)
-                    # A turn may be counted with the next.
-                    assert came_in() - before <= 2 * IN_A_TURN
-                    before = came_in()
-                assert came_in() < CLIENTS / 2
-                for raw in raws:
-                    assert (await raw.head()).status == 101
-
-    with no_leaks(), within(20):
-        run(main)
+@pytest.mark.no_leaks
+@pytest.mark.within(20)
+async def test_backlog_is_emptied_first(setting: Setting) -> None:
+    async with serve(setting, echo) as server:
+        with storm(server) as raws:
+            before = 0
+            while in_queue(server):
+                await asyncio.sleep(0)
+                # A turn may be counted with the next.
+                assert came_in() - before <= 2 * IN_A_TURN
+                before = came_in()
+            assert came_in() < CLIENTS / 2
+            for raw in raws:
+                assert (await raw.head()).status == 101
 
 
-def test_accepted_clients_count_for_max_pending(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, idle, max_pending=1) as server:
-            with storm(server, 300) as raws:
-                for _ in range(4):
-                    await asyncio.sleep(0)
-                    assert 300 - in_queue(server) - came_in() <= IN_A_TURN
-                for raw in raws:
-                    assert (await raw.head()).status == 101
-
-    with no_leaks(), within(20):
-        run(main)
+@pytest.mark.no_leaks
+@pytest.mark.within(20)
+async def test_accepted_clients_count_for_max_pending(setting: Setting) -> None:
+    async with serve(setting, idle, max_pending=1) as server:
+        with storm(server, 300) as raws:
+            for _ in range(4):
+                await asyncio.sleep(0)
+                assert 300 - in_queue(server) - came_in() <= IN_A_TURN
+            for raw in raws:
+                assert (await raw.head()).status == 101
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 5])
-def test_closing_answers_all_accepted_clients(setting: Setting, run: Run, turns: int) -> None:
-    async def main() -> None:
-        async with serve(setting, echo, close_timeout=0.5) as server:
-            with storm(server, 300) as raws:
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                waiting = in_queue(server)
-                server.close()
-                await server.wait_closed()
-                answers = []
-                for raw in raws:
-                    # Clients that were not accepted are reset.
-                    with contextlib.suppress(ConnectionResetError):
-                        answers.append((await raw.head()).status)
-                assert len(answers) >= 300 - waiting
-                assert set(answers) <= {101, 503}
-
-    with no_leaks(), within(20):
-        run(main)
+@pytest.mark.no_leaks
+@pytest.mark.within(20)
+async def test_closing_answers_all_accepted_clients(setting: Setting, turns: int) -> None:
+    async with serve(setting, echo, close_timeout=0.5) as server:
+        with storm(server, 300) as raws:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waiting = in_queue(server)
+            server.close()
+            await server.wait_closed()
+            answers = []
+            for raw in raws:
+                # Clients that were not accepted are reset.
+                with contextlib.suppress(ConnectionResetError):
+                    answers.append((await raw.head()).status)
+            assert len(answers) >= 300 - waiting
+            assert set(answers) <= {101, 503}
 
 
 def test_closed_loop_leaves_no_socket_open(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

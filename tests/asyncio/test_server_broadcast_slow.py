@@ -9,13 +9,12 @@ import re
 import sys
 import types
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import Setting, soon
-from interop.checks import no_leaks, within
+from interop.checks import within
 from interop.frames import Close
 from interop.serving import LOGGER, Raw, idle, logged, serve, small_sends, unnamed
 from interop.subject import IS_WIRESPEED
@@ -26,7 +25,6 @@ if IS_WIRESPEED:
     from wirespeed import Listener, State, broadcast
     from wirespeed.asyncio._broadcasting import report
 
-Run = Callable[..., Any]
 
 BLOCK = bytes(60_000)
 ROUNDS = 300
@@ -61,28 +59,24 @@ async def flood(connections: list[Any], quick: Raw, **options: Any) -> int:
     raise AssertionError("it takes everything")
 
 
-def test_skip(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_skip(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """The slow client misses messages and continues when it reads again; its queue does not grow."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            taken = await flood([slow, fast], quick)
-            kept = slow.stats()
-            for _ in range(50):
-                assert broadcast([slow, fast], BLOCK) == 1
-                assert (await quick.frame()).payload == BLOCK
-            assert slow.stats() == kept
-            assert slow.state.name == "OPEN"
-            for _ in range(taken):
-                assert (await deaf.frame()).payload == BLOCK
-            await soon(lambda: broadcast([slow], b"again") == 1)
-            assert (await deaf.frame()).payload == b"again"
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        taken = await flood([slow, fast], quick)
+        kept = slow.stats()
+        for _ in range(50):
+            assert broadcast([slow, fast], BLOCK) == 1
+            assert (await quick.frame()).payload == BLOCK
+        assert slow.stats() == kept
+        assert slow.state.name == "OPEN"
+        for _ in range(taken):
+            assert (await deaf.frame()).payload == BLOCK
+        await soon(lambda: broadcast([slow], b"again") == 1)
+        assert (await deaf.frame()).payload == b"again"
+        deaf.close()
+        quick.close()
     # One record at the start of each stall, and one with the number. The stall may have taken some attempts to end.
     first, *rest = logged(caplog)
     assert unnamed([first]) == ["skipped broadcast: its peer does not read"]
@@ -93,24 +87,20 @@ def test_skip(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> N
     assert int(match[1]) >= 51
 
 
-def test_endless_stall_is_logged_twice(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_endless_stall_is_logged_twice(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """A client that no longer reads causes two log records, for any number of skipped messages."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await flood([slow, fast], quick)
-            for _ in range(20):
-                # An iterator can be gone through once.
-                broadcast(iter([slow, fast]), BLOCK)
-                assert (await quick.frame()).payload == BLOCK
-            # Other broadcasts log nothing about it.
-            assert broadcast([fast], b"x") == 1
-            slow.abort()
-            quick.close()
-            deaf.close()
-
-    run(main)
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await flood([slow, fast], quick)
+        for _ in range(20):
+            # An iterator can be gone through once.
+            broadcast(iter([slow, fast]), BLOCK)
+            assert (await quick.frame()).payload == BLOCK
+        # Other broadcasts log nothing about it.
+        assert broadcast([fast], b"x") == 1
+        slow.abort()
+        quick.close()
+        deaf.close()
     assert unnamed(logged(caplog)) == [
         "skipped broadcast: its peer does not read",
         "connection closed without broadcasts: 21 were skipped",
@@ -160,26 +150,23 @@ def test_many_slow_clients_do_not_fill_the_log(caplog: pytest.LogCaptureFixture,
     assert logged(caplog)[20:] == ["skipped broadcast (it): failed to write message; 80 lines like it were left out"]
 
 
-def test_stalled_connection_is_freed(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_stalled_connection_is_freed(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """The state of a stall keeps no connection alive, and is freed with it."""
     from wirespeed.asyncio import _broadcasting as broadcasting
 
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await flood([slow, fast], quick)
-            assert len(broadcasting._stalls) == 1
-            known = weakref.ref(slow)
-            slow.abort()
-            await slow.wait_closed()
-            del slow
-            quick.close()
-            deaf.close()
-            await soon(lambda: gc.collect() >= 0 and known() is None)
-            assert not broadcasting._stalls
-            assert not broadcasting._known
-
-    run(main)
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await flood([slow, fast], quick)
+        assert len(broadcasting._stalls) == 1
+        known = weakref.ref(slow)
+        slow.abort()
+        await slow.wait_closed()
+        del slow
+        quick.close()
+        deaf.close()
+        await soon(lambda: gc.collect() >= 0 and known() is None)
+        assert not broadcasting._stalls
+        assert not broadcasting._known
     assert unnamed(logged(caplog)) == ["skipped broadcast: its peer does not read"]
 
 
@@ -203,24 +190,21 @@ def stalled(connection: Watched, times: int) -> None:
 
 
 @pytest.mark.parametrize("is_slow", [True, False])
-def test_many_stalls_of_one(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, is_slow: bool) -> None:
+async def test_many_stalls_of_one(setting: Setting, caplog: pytest.LogCaptureFixture, is_slow: bool) -> None:
     """Repeated stalls do not accumulate state; the end of the connection is logged if it happens during one."""
     from wirespeed.asyncio import _broadcasting as broadcasting
 
-    async def main() -> None:
-        connection = Watched()
-        stalled(connection, 5)
-        if is_slow:
-            for _ in range(3):
-                report([connection], [(connection, "failed")], False)
-        [end] = connection.ends
-        assert len(broadcasting._known) == 1
-        assert len(broadcasting._stalls) == is_slow
-        end.set_result(None)
-        await soon(lambda: not broadcasting._known)
-        assert not broadcasting._stalls
-
-    run(main)
+    connection = Watched()
+    stalled(connection, 5)
+    if is_slow:
+        for _ in range(3):
+            report([connection], [(connection, "failed")], False)
+    [end] = connection.ends
+    assert len(broadcasting._known) == 1
+    assert len(broadcasting._stalls) == is_slow
+    end.set_result(None)
+    await soon(lambda: not broadcasting._known)
+    assert not broadcasting._stalls
     texts = ["skipped broadcast (it): its peer does not read", "broadcasts arrive again (it): 2 were skipped"] * 5
     if is_slow:
         texts += [
@@ -230,44 +214,38 @@ def test_many_stalls_of_one(setting: Setting, run: Run, caplog: pytest.LogCaptur
     assert logged(caplog) == texts
 
 
-def test_freed_after_a_stall(setting: Setting, run: Run) -> None:
+async def test_freed_after_a_stall(setting: Setting) -> None:
     """The state for the next stall keeps no connection alive."""
     from wirespeed.asyncio import _broadcasting as broadcasting
 
-    async def main() -> None:
-        connection = Watched()
-        stalled(connection, 1)
-        known = weakref.ref(connection)
-        del connection
-        gc.collect()
-        assert known() is None
-        assert not broadcasting._known
-
-    run(main)
+    connection = Watched()
+    stalled(connection, 1)
+    known = weakref.ref(connection)
+    del connection
+    gc.collect()
+    assert known() is None
+    assert not broadcasting._known
 
 
-def test_drop(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await flood([slow, fast], quick, slow="drop")
-            assert slow.state.name == "CLOSED"
-            assert slow.close_code == 1006
-            await soon(lambda: server.connections == {fast})
-            assert broadcast([slow, fast], b"x", slow="drop", raise_exceptions=True) == 1
-            assert (await quick.frame()).payload == b"x"
-            # Without the rest of the queue, which would take time.
-            with within(3):
-                assert (await deaf.until_close())[1] is None
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_drop(setting: Setting) -> None:
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await flood([slow, fast], quick, slow="drop")
+        assert slow.state.name == "CLOSED"
+        assert slow.close_code == 1006
+        await soon(lambda: server.connections == {fast})
+        assert broadcast([slow, fast], b"x", slow="drop", raise_exceptions=True) == 1
+        assert (await quick.frame()).payload == b"x"
+        # Without the rest of the queue, which would take time.
+        with within(3):
+            assert (await deaf.until_close())[1] is None
+        deaf.close()
+        quick.close()
 
 
 @pytest.mark.parametrize("kind", [set, list])
-def test_drop_while_listeners_change_the_connections(setting: Setting, run: Run, kind: type[Any]) -> None:
+async def test_drop_while_listeners_change_the_connections(setting: Setting, kind: type[Any]) -> None:
     """A listener that is notified of a lost connection may change the list of the broadcast: other connections get the
     message.
     """
@@ -281,86 +259,72 @@ def test_drop_while_listeners_change_the_connections(setting: Setting, run: Run,
         def on_close(self, ws: Any, code: int, reason: str) -> None:
             discard(ws)
 
-    async def main() -> None:
-        async with serve(setting, None, listener=Member, compression=None) as server:
-            deaf = await Raw.open(server, "/deaf", receive_buffer=4096)
-            quick = [await Raw.open(server, "/quick") for _ in range(5)]
-            for _ in range(ROUNDS):
-                sent = broadcast(clients, BLOCK, slow="drop")
-                for raw in quick:
-                    assert (await raw.frame()).payload == BLOCK
-                if sent == 5:
-                    break
-            assert len(clients) == 5
-            for raw in (deaf, *quick):
-                raw.close()
-
-    run(main)
+    async with serve(setting, None, listener=Member, compression=None) as server:
+        deaf = await Raw.open(server, "/deaf", receive_buffer=4096)
+        quick = [await Raw.open(server, "/quick") for _ in range(5)]
+        for _ in range(ROUNDS):
+            sent = broadcast(clients, BLOCK, slow="drop")
+            for raw in quick:
+                assert (await raw.frame()).payload == BLOCK
+            if sent == 5:
+                break
+        assert len(clients) == 5
+        for raw in (deaf, *quick):
+            raw.close()
 
 
-def test_close(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_close(setting: Setting) -> None:
     """The close frame follows the messages sent before."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None, close_timeout=5) as server:
-            deaf, slow, quick, fast = await pair(server)
-            taken = await flood([slow, fast], quick, slow="close")
-            assert slow.state.name == "CLOSING"
-            assert broadcast([slow, fast], b"x", slow="close", raise_exceptions=True) == 1
-            frames, end = await deaf.until_close()
-            assert [frame.payload for frame in frames] == [BLOCK] * taken
-            assert end is not None
-            assert end.code == 1013
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, compression=None, close_timeout=5) as server:
+        deaf, slow, quick, fast = await pair(server)
+        taken = await flood([slow, fast], quick, slow="close")
+        assert slow.state.name == "CLOSING"
+        assert broadcast([slow, fast], b"x", slow="close", raise_exceptions=True) == 1
+        frames, end = await deaf.until_close()
+        assert [frame.payload for frame in frames] == [BLOCK] * taken
+        assert end is not None
+        assert end.code == 1013
+        deaf.close()
+        quick.close()
 
 
-def test_close_of_a_client_that_never_reads(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_close_of_a_client_that_never_reads(setting: Setting) -> None:
     """The connection ends within ``close_timeout``, although no task waits for it."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None, close_timeout=0.2) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await flood([slow, fast], quick, slow="close")
-            with within(3):
-                await slow.wait_closed()
-            assert slow.state.name == "CLOSED"
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, compression=None, close_timeout=0.2) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await flood([slow, fast], quick, slow="close")
+        with within(3):
+            await slow.wait_closed()
+        assert slow.state.name == "CLOSED"
+        deaf.close()
+        quick.close()
 
 
-def test_raise(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_raise(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """One exception for each connection is raised, after all connections have been served."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await flood([slow, fast], quick)
-            caplog.clear()
-            with pytest.raises(Exception) as raised:
-                broadcast([slow, fast, slow], b"x", raise_exceptions=True)
-            errors = getattr(raised.value, "exceptions", [raised.value])
-            if sys.version_info >= (3, 11):
-                assert type(raised.value).__name__ == "ExceptionGroup"
-                assert len(errors) == 2
-            assert {type(error) for error in errors} == {BlockingIOError}
-            assert "does not read" in str(errors[0])
-            assert (await quick.frame()).payload == b"x"
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await flood([slow, fast], quick)
+        caplog.clear()
+        with pytest.raises(Exception) as raised:
+            broadcast([slow, fast, slow], b"x", raise_exceptions=True)
+        errors = getattr(raised.value, "exceptions", [raised.value])
+        if sys.version_info >= (3, 11):
+            assert type(raised.value).__name__ == "ExceptionGroup"
+            assert len(errors) == 2
+        assert {type(error) for error in errors} == {BlockingIOError}
+        assert "does not read" in str(errors[0])
+        assert (await quick.frame()).payload == b"x"
+        deaf.close()
+        quick.close()
     assert logged(caplog) == []
 
 
-def test_inside_a_large_message(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_inside_a_large_message(setting: Setting) -> None:
     """While ``send`` waits in the middle of a message, no other frame can come between its bytes."""
     large = bytes(range(256)) * 2000
 
@@ -369,64 +333,52 @@ def test_inside_a_large_message(setting: Setting, run: Run) -> None:
             await ws.send(large)
         await ws.wait_closed()
 
-    async def main() -> None:
-        async with serve(setting, handler, None, None, sock=small_sends(), compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            await asyncio.sleep(0.02)
-            assert broadcast([slow, fast], b"x") == 1
-            assert (await deaf.frame()).payload == large
-            await soon(lambda: broadcast([slow, fast], b"y") == 2)
-            assert (await deaf.frame()).payload == b"y"
-            assert (await quick.frame()).payload == b"x"
-            deaf.close()
-            quick.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler, None, None, sock=small_sends(), compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        await asyncio.sleep(0.02)
+        assert broadcast([slow, fast], b"x") == 1
+        assert (await deaf.frame()).payload == large
+        await soon(lambda: broadcast([slow, fast], b"y") == 2)
+        assert (await deaf.frame()).payload == b"y"
+        assert (await quick.frame()).payload == b"x"
+        deaf.close()
+        quick.close()
 
 
 @pytest.mark.parametrize("limit", [0, 2**17])
-def test_write_limit(setting: Setting, run: Run, limit: int) -> None:
+@pytest.mark.no_leaks
+async def test_write_limit(setting: Setting, limit: int) -> None:
     """``write_limit`` decides which connection is slow."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None, write_limit=limit) as server:
-            with await Raw.open(server, receive_buffer=4096) as raw:
-                [ws] = server.connections
-                taken = 0
-                while broadcast([ws], bytes(1000)):
-                    taken += 1
-                    if taken % 50 == 0:
-                        await asyncio.sleep(0)
-                kept = ws.stats()["send_queue_bytes"]
-                # A transport reports that it is full once it has got the data of one turn.
-                assert limit <= kept <= limit + 50 * 1004
-                for _ in range(taken):
-                    assert len((await raw.frame()).payload) == 1000
-
-    with no_leaks():
-        run(main)
-
-
-def test_sending_after_skipping(setting: Setting, run: Run) -> None:
-    """``send`` waits as usual, ``close`` is clean."""
-
-    async def main() -> None:
-        async with serve(setting, idle, compression=None) as server:
-            deaf, slow, quick, fast = await pair(server)
-            taken = await flood([slow, fast], quick)
-            sending = asyncio.ensure_future(slow.send(b"mine"))
-            await asyncio.sleep(0.01)
-            assert not sending.done()
+    async with serve(setting, idle, compression=None, write_limit=limit) as server:
+        with await Raw.open(server, receive_buffer=4096) as raw:
+            [ws] = server.connections
+            taken = 0
+            while broadcast([ws], bytes(1000)):
+                taken += 1
+                if taken % 50 == 0:
+                    await asyncio.sleep(0)
+            kept = ws.stats()["send_queue_bytes"]
+            # A transport reports that it is full once it has got the data of one turn.
+            assert limit <= kept <= limit + 50 * 1004
             for _ in range(taken):
-                await deaf.frame()
-            await sending
-            assert (await deaf.frame()).payload == b"mine"
-            closing = asyncio.ensure_future(slow.close())
-            assert (await deaf.until_close()) == ([], Close(1000))
-            deaf.close()
-            quick.close()
-            await closing
+                assert len((await raw.frame()).payload) == 1000
 
-    with no_leaks():
-        run(main)
+
+@pytest.mark.no_leaks
+async def test_sending_after_skipping(setting: Setting) -> None:
+    """``send`` waits as usual, ``close`` is clean."""
+    async with serve(setting, idle, compression=None) as server:
+        deaf, slow, quick, fast = await pair(server)
+        taken = await flood([slow, fast], quick)
+        sending = asyncio.ensure_future(slow.send(b"mine"))
+        await asyncio.sleep(0.01)
+        assert not sending.done()
+        for _ in range(taken):
+            await deaf.frame()
+        await sending
+        assert (await deaf.frame()).payload == b"mine"
+        closing = asyncio.ensure_future(slow.close())
+        assert (await deaf.until_close()) == ([], Close(1000))
+        deaf.close()
+        quick.close()
+        await closing

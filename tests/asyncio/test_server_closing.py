@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop import serving
-from interop.asyncio_tools import Setting, cancelled, soon, spin
-from interop.checks import no_leaks, within
+from interop.asyncio_tools import Run, Setting, cancelled, soon, spin
+from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import CLOSE, TEXT, Close, Frame, close
 from interop.serving import LOGGER, Raw, dial, echo, idle, logged, masked, serve, unnamed, uri
 from interop.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 async def refused(server: Any, name: Any) -> bool:
@@ -48,30 +45,27 @@ async def refused(server: Any, name: Any) -> bool:
     ids=str,
 )
 @pytest.mark.parametrize("handler", [echo, idle])
-def test_close(
-    setting: Setting, run: Run, connect: Connect, handler: Any, options: dict[str, Any], expected: tuple[int, str]
+@pytest.mark.no_leaks
+async def test_close(
+    setting: Setting, connect: Connect, handler: Any, options: dict[str, Any], expected: tuple[int, str]
 ) -> None:
-    async def main() -> None:
-        server = await serve(setting, handler)
-        name = server.sockets[0].getsockname()
-        clients = [await client(uri(server)) for client in (connect, dial) * 2]
-        assert server.is_serving()
-        server.close(**options)
-        assert not server.is_serving()
-        with within(3):
-            await server.wait_closed()
-        assert server.sockets == ()
-        assert server.connections == set()
-        for ws in clients:
-            await ws.wait_closed()
-            assert (ws.close_code, ws.close_reason) == expected
-        assert await refused(server, name)
-
-    with no_leaks():
-        run(main)
+    server = await serve(setting, handler)
+    name = server.sockets[0].getsockname()
+    clients = [await client(uri(server)) for client in (connect, dial) * 2]
+    assert server.is_serving()
+    server.close(**options)
+    assert not server.is_serving()
+    with within(3):
+        await server.wait_closed()
+    assert server.sockets == ()
+    assert server.connections == set()
+    for ws in clients:
+        await ws.wait_closed()
+        assert (ws.close_code, ws.close_reason) == expected
+    assert await refused(server, name)
 
 
-def test_handler_sees_the_end(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_handler_sees_the_end(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """``recv`` raises a clean end, iteration ends; neither is logged as an error."""
     ends: list[Any] = []
 
@@ -91,40 +85,33 @@ def test_handler_sees_the_end(setting: Setting, run: Run, caplog: pytest.LogCapt
                 await ws.send("x")
                 await asyncio.sleep(0)
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            clients = [await dial(uri(server, path)) for path in ("/recv", "/iterate", "/send")]
-        for ws in clients:
-            await ws.wait_closed()
-
-    run(main)
+    async with serve(setting, handler) as server:
+        clients = [await dial(uri(server, path)) for path in ("/recv", "/iterate", "/send")]
+    for ws in clients:
+        await ws.wait_closed()
     assert ends == [1001, 1001]
     assert logged(caplog) == []
 
 
-def test_connections_may_continue(setting: Setting, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_connections_may_continue(setting: Setting, connect: Connect) -> None:
     """With ``close_connections=False``, the server waits for them."""
-
-    async def main() -> None:
-        server = await serve(setting)
-        name = server.sockets[0].getsockname()
-        ws = await connect(uri(server))
-        server.close(close_connections=False)
-        waiting = asyncio.ensure_future(server.wait_closed())
-        await spin()
-        assert await refused(server, name)
-        await ws.send("still")
-        assert await ws.recv() == "still"
-        assert not waiting.done()
-        await ws.close()
-        with within(2):
-            await waiting
-
-    with no_leaks():
-        run(main)
+    server = await serve(setting)
+    name = server.sockets[0].getsockname()
+    ws = await connect(uri(server))
+    server.close(close_connections=False)
+    waiting = asyncio.ensure_future(server.wait_closed())
+    await spin()
+    assert await refused(server, name)
+    await ws.send("still")
+    assert await ws.recv() == "still"
+    assert not waiting.done()
+    await ws.close()
+    with within(2):
+        await waiting
 
 
-def test_waits_for_handlers(setting: Setting, run: Run) -> None:
+async def test_waits_for_handlers(setting: Setting) -> None:
     steps: list[str] = []
 
     async def handler(ws: Any) -> None:
@@ -134,18 +121,16 @@ def test_waits_for_handlers(setting: Setting, run: Run) -> None:
             await asyncio.sleep(0.05)
             steps.append("cleaned up")
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            ws = await dial(uri(server))
-        steps.append("closed")
-        await ws.wait_closed()
-
-    run(main)
+    async with serve(setting, handler) as server:
+        ws = await dial(uri(server))
+    steps.append("closed")
+    await ws.wait_closed()
     assert steps == ["cleaned up", "closed"]
 
 
 @pytest.mark.parametrize("client", ["silent", "deaf"])
-def test_client_does_not_answer(setting: Setting, run: Run, client: str) -> None:
+@pytest.mark.no_leaks
+async def test_client_does_not_answer(setting: Setting, client: str) -> None:
     """Closing takes at most ``close_timeout``, even with unsent messages."""
 
     async def handler(ws: Any) -> None:
@@ -154,21 +139,17 @@ def test_client_does_not_answer(setting: Setting, run: Run, client: str) -> None
                 await ws.send(b"x" * 100_000)
         await ws.wait_closed()
 
-    async def main() -> None:
-        async with serve(setting, handler, close_timeout=0.15, compression=None) as server:
-            with await Raw.open(server, receive_buffer=4096) as raw:
-                await asyncio.sleep(0.02)
-                with within(3, at_least=0.1):
-                    server.close()
-                    await server.wait_closed()
-                if client == "silent":
-                    assert (await raw.until_close())[1] == Close(1001)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler, close_timeout=0.15, compression=None) as server:
+        with await Raw.open(server, receive_buffer=4096) as raw:
+            await asyncio.sleep(0.02)
+            with within(3, at_least=0.1):
+                server.close()
+                await server.wait_closed()
+            if client == "silent":
+                assert (await raw.until_close())[1] == Close(1001)
 
 
-def test_queued_messages_precede_the_close_frame(setting: Setting, run: Run) -> None:
+async def test_queued_messages_precede_the_close_frame(setting: Setting) -> None:
     """Messages that handlers sent before are received before the close frame."""
 
     async def handler(ws: Any) -> None:
@@ -178,25 +159,23 @@ def test_queued_messages_precede_the_close_frame(setting: Setting, run: Run) -> 
         await ws.wait_closed()
 
     ready: list[bool] = []
-
-    async def main() -> None:
-        async with serve(setting, handler, compression=None, write_limit=2**30) as server:
-            with await Raw.open(server, receive_buffer=8192) as raw:
-                await soon(lambda: ready)
-                server.close()
-                frames, end = await raw.until_close()
-                assert len(frames) == 50
-                assert end == Close(1001)
-                await raw.send(masked(CLOSE, close(1001)[2:]))
-
-    run(main)
+    async with serve(setting, handler, compression=None, write_limit=2**30) as server:
+        with await Raw.open(server, receive_buffer=8192) as raw:
+            await soon(lambda: ready)
+            server.close()
+            frames, end = await raw.until_close()
+            assert len(frames) == 50
+            assert end == Close(1001)
+            await raw.send(masked(CLOSE, close(1001)[2:]))
 
 
 # Opening handshakes
 
 
 @pytest.mark.parametrize("hook", ["process_request", "process_response"])
-def test_client_in_a_hook_is_refused(setting: Setting, run: Run, hook: str) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(3)
+async def test_client_in_a_hook_is_refused(setting: Setting, hook: str) -> None:
     """A client in the opening handshake is refused with 503, so that it can connect elsewhere."""
     waiting: list[Any] = []
     go = asyncio.Event()
@@ -205,24 +184,20 @@ def test_client_in_a_hook_is_refused(setting: Setting, run: Run, hook: str) -> N
         waiting.append(ws)
         await go.wait()
 
-    async def main() -> None:
-        hooks: dict[str, Any] = {hook: process}
-        async with serve(setting, idle, **hooks) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(serving.request())
-                await soon(lambda: waiting)
-                server.close()
-                await spin()
-                go.set()
-                reply = await raw.reply()
-                assert reply.status == 503
-                assert b"shutting down" in reply.body
-
-    with no_leaks(), within(3):
-        run(main)
+    hooks: dict[str, Any] = {hook: process}
+    async with serve(setting, idle, **hooks) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(serving.request())
+            await soon(lambda: waiting)
+            server.close()
+            await spin()
+            go.set()
+            reply = await raw.reply()
+            assert reply.status == 503
+            assert b"shutting down" in reply.body
 
 
-def test_refusal_by_a_hook_counts(setting: Setting, run: Run) -> None:
+async def test_refusal_by_a_hook_counts(setting: Setting) -> None:
     """The application's answer is not replaced."""
     waiting: list[Any] = []
     go = asyncio.Event()
@@ -232,51 +207,43 @@ def test_refusal_by_a_hook_counts(setting: Setting, run: Run) -> None:
         await go.wait()
         return ws.respond(404, "no")
 
-    async def main() -> None:
-        async with serve(setting, idle, process_request=process) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(serving.request())
-                await soon(lambda: waiting)
-                server.close()
-                go.set()
-                assert (await raw.reply()).status == 404
-
-    run(main)
+    async with serve(setting, idle, process_request=process) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(serving.request())
+            await soon(lambda: waiting)
+            server.close()
+            go.set()
+            assert (await raw.reply()).status == 404
 
 
-def test_before_the_request_is_complete(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(serving.request()[:40])
-                await soon(lambda: len(server._limiter))
-                server.close()
-                await spin()
-                await raw.send(serving.request()[40:])
-                assert (await raw.reply()).status == 503
-
-    with no_leaks(), within(3):
-        run(main)
-
-
-def test_silent_client(setting: Setting, run: Run) -> None:
-    """A silent client delays the end by at most ``open_timeout``."""
-
-    async def main() -> None:
-        async with serve(setting, idle, open_timeout=0.2) as server:
-            raw = await Raw.connect(server)
+@pytest.mark.no_leaks
+@pytest.mark.within(3)
+async def test_before_the_request_is_complete(setting: Setting) -> None:
+    async with serve(setting, idle) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(serving.request()[:40])
             await soon(lambda: len(server._limiter))
-            with within(2):
-                server.close()
-                await server.wait_closed()
-            raw.close()
+            server.close()
+            await spin()
+            await raw.send(serving.request()[40:])
+            assert (await raw.reply()).status == 503
 
-    with no_leaks():
-        run(main)
+
+@pytest.mark.no_leaks
+async def test_silent_client(setting: Setting) -> None:
+    """A silent client delays the end by at most ``open_timeout``."""
+    async with serve(setting, idle, open_timeout=0.2) as server:
+        raw = await Raw.connect(server)
+        await soon(lambda: len(server._limiter))
+        with within(2):
+            server.close()
+            await server.wait_closed()
+        raw.close()
 
 
 @pytest.mark.parametrize("hooks", [False, True])
-def test_at_every_moment_of_a_handshake(setting: Setting, run: Run, hooks: bool) -> None:
+@pytest.mark.no_leaks
+async def test_at_every_moment_of_a_handshake(setting: Setting, hooks: bool) -> None:
     """The client is refused or closed, never forgotten."""
 
     async def process(ws: Any, request: Any) -> None:
@@ -292,106 +259,88 @@ def test_at_every_moment_of_a_handshake(setting: Setting, run: Run, hooks: bool)
         await raw.send(masked(CLOSE, close(1001)[2:]))
         return "closed"
 
-    async def main() -> None:
-        outcomes = set()
-        for turns in range(16):
-            options: dict[str, Any] = {"process_request": process} if hooks else {}
-            server = await serve(setting, idle, close_timeout=0.3, **options)
-            with await Raw.connect(server) as raw:
-                await raw.send(serving.request())
-                await spin(turns)
-                server.close()
-                outcomes.add(await outcome(raw))
-                await asyncio.wait_for(server.wait_closed(), 2)
-        assert "closed" in outcomes
-
-    with no_leaks():
-        run(main)
+    outcomes = set()
+    for turns in range(16):
+        options: dict[str, Any] = {"process_request": process} if hooks else {}
+        server = await serve(setting, idle, close_timeout=0.3, **options)
+        with await Raw.connect(server) as raw:
+            await raw.send(serving.request())
+            await spin(turns)
+            server.close()
+            outcomes.add(await outcome(raw))
+            await asyncio.wait_for(server.wait_closed(), 2)
+    assert "closed" in outcomes
 
 
 # Waiting
 
 
-def test_wait_closed_waits(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting) as server:
-            tasks = [asyncio.ensure_future(server.wait_closed()) for _ in range(3)]
-            await spin()
-            assert not any(task.done() for task in tasks)
-            # A cancelled waiter does not affect the others.
-            assert await cancelled(tasks.pop())
-            server.close()
-            await asyncio.gather(*tasks)
-            await server.wait_closed()
-
-    run(main)
-
-
-def test_serve_forever(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        server = await serve(setting, idle, start_serving=False)
-        task = asyncio.ensure_future(server.serve_forever())
+async def test_wait_closed_waits(setting: Setting) -> None:
+    async with serve(setting) as server:
+        tasks = [asyncio.ensure_future(server.wait_closed()) for _ in range(3)]
         await spin()
-        assert server.is_serving()
-        with await Raw.open(server) as raw:
-            server.close()
-            assert (await raw.until_close())[1] == Close(1001)
-        with within(3):
-            assert await task is None
-
-    with no_leaks():
-        run(main)
+        assert not any(task.done() for task in tasks)
+        # A cancelled waiter does not affect the others.
+        assert await cancelled(tasks.pop())
+        server.close()
+        await asyncio.gather(*tasks)
+        await server.wait_closed()
 
 
-def test_serve_forever_is_cancelled(setting: Setting, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        server = await serve(setting, idle)
+@pytest.mark.no_leaks
+async def test_serve_forever(setting: Setting) -> None:
+    server = await serve(setting, idle, start_serving=False)
+    task = asyncio.ensure_future(server.serve_forever())
+    await spin()
+    assert server.is_serving()
+    with await Raw.open(server) as raw:
+        server.close()
+        assert (await raw.until_close())[1] == Close(1001)
+    with within(3):
+        assert await task is None
+
+
+@pytest.mark.no_leaks
+async def test_serve_forever_is_cancelled(setting: Setting, connect: Connect) -> None:
+    server = await serve(setting, idle)
+    ws = await connect(uri(server))
+    task = asyncio.ensure_future(server.serve_forever())
+    await spin()
+    with within(3):
+        assert await cancelled(task)
+    # All is over by then.
+    assert server.sockets == ()
+    assert not server._tasks
+    await ws.wait_closed()
+    assert ws.close_code == 1001
+
+
+@pytest.mark.no_leaks
+async def test_close_twice(setting: Setting, connect: Connect) -> None:
+    async with serve(setting, idle) as server:
         ws = await connect(uri(server))
-        task = asyncio.ensure_future(server.serve_forever())
-        await spin()
-        with within(3):
-            assert await cancelled(task)
-        # All is over by then.
-        assert server.sockets == ()
-        assert not server._tasks
+        server.close(code=4001)
+        server.close(code=4002)
+        await server.wait_closed()
+        server.close(code=4003)
         await ws.wait_closed()
-        assert ws.close_code == 1001
-
-    with no_leaks():
-        run(main)
+        assert ws.close_code == 4001
 
 
-def test_close_twice(setting: Setting, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            ws = await connect(uri(server))
-            server.close(code=4001)
-            server.close(code=4002)
-            await server.wait_closed()
-            server.close(code=4003)
-            await ws.wait_closed()
-            assert ws.close_code == 4001
-
-    with no_leaks():
-        run(main)
-
-
-def test_closed_server_does_not_start_again(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting) as server:
-            server.close()
-            await server.start_serving()
-            assert not server.is_serving()
+@pytest.mark.no_leaks
+async def test_closed_server_does_not_start_again(setting: Setting) -> None:
+    async with serve(setting) as server:
+        server.close()
         await server.start_serving()
         assert not server.is_serving()
-        assert server.sockets == ()
-
-    with no_leaks():
-        run(main)
+    await server.start_serving()
+    assert not server.is_serving()
+    assert server.sockets == ()
 
 
 @pytest.mark.parametrize("after", ["return", "message", "raise"])
-def test_close_in_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, after: str) -> None:
+@pytest.mark.no_leaks
+async def test_close_in_a_handler(setting: Setting, caplog: pytest.LogCaptureFixture, after: str) -> None:
     async def handler(ws: Any) -> None:
         await ws.recv()
         ws.server.close(reason="enough")
@@ -401,29 +350,22 @@ def test_close_in_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptur
         elif after == "raise":
             raise ZeroDivisionError
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            ws, other = await dial(uri(server)), await dial(uri(server))
-            await ws.send("x")
-            with within(3):
-                await server.wait_closed()
-            await other.wait_closed()
-            assert (other.close_code, other.close_reason) == (1001, "enough")
-            await ws.wait_closed()
-            assert ws.close_code == {"return": 1000, "message": 1001, "raise": 1011}[after]
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler) as server:
+        ws, other = await dial(uri(server)), await dial(uri(server))
+        await ws.send("x")
+        with within(3):
+            await server.wait_closed()
+        await other.wait_closed()
+        assert (other.close_code, other.close_reason) == (1001, "enough")
+        await ws.wait_closed()
+        assert ws.close_code == {"return": 1000, "message": 1001, "raise": 1011}[after]
     assert unnamed(logged(caplog)) == (["connection handler failed"] if after == "raise" else [])
 
 
-def test_exception_in_the_body(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        with await _failing_body(setting) as raw:
-            assert (await raw.until_close())[1] == Close(1001)
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_exception_in_the_body(setting: Setting) -> None:
+    with await _failing_body(setting) as raw:
+        assert (await raw.until_close())[1] == Close(1001)
 
 
 async def _failing_body(setting: Setting) -> Raw:
@@ -435,27 +377,24 @@ async def _failing_body(setting: Setting) -> Raw:
     return opened[0]
 
 
-def test_connections(setting: Setting, run: Run) -> None:
+async def test_connections(setting: Setting) -> None:
     """A new set of the open connections each time."""
     seen: list[Any] = []
 
     async def process(ws: Any, request: Any) -> None:
         seen.append(len(ws.server.connections))
 
-    async def main() -> None:
-        async with serve(setting, process_request=process) as server:
-            assert server.connections == set()
-            with await Raw.open(server) as raw, await Raw.open(server) as other:
-                assert len(server.connections) == 2
-                server.connections.clear()
-                assert len(server.connections) == 2
-                await other.send(masked(TEXT, b"x"))
-                assert await other.frame() == Frame(TEXT, b"x", masked=False)
-                await raw.send(masked(CLOSE, close(1000)[2:]))
-                await raw.until_close()
-                await soon(lambda: len(server.connections) == 1)
-
-    run(main)
+    async with serve(setting, process_request=process) as server:
+        assert server.connections == set()
+        with await Raw.open(server) as raw, await Raw.open(server) as other:
+            assert len(server.connections) == 2
+            server.connections.clear()
+            assert len(server.connections) == 2
+            await other.send(masked(TEXT, b"x"))
+            assert await other.frame() == Frame(TEXT, b"x", masked=False)
+            await raw.send(masked(CLOSE, close(1000)[2:]))
+            await raw.until_close()
+            await soon(lambda: len(server.connections) == 1)
     assert seen == [0, 1]
 
 

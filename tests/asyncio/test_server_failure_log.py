@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from interop.asyncio_tools import Setting, soon
-from interop.checks import no_leaks
 from interop.serving import LOGGER, ONE_OF_EACH_PORT, Raw, idle, logged, request, serve
 from interop.subject import IS_WIRESPEED
 
@@ -28,7 +26,6 @@ if IS_WIRESPEED:
 else:
     Headers = Response = Any
 
-Run = Callable[..., Any]
 
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)
 
@@ -54,29 +51,24 @@ async def ask(server: Any, data: bytes, times: int) -> None:
     ],
     ids=["garbage", "origin", "hook", "tls"],
 )
-def test_cause_is_logged_once(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, data: bytes, text: str
-) -> None:
+@pytest.mark.no_leaks
+async def test_cause_is_logged_once(setting: Setting, caplog: pytest.LogCaptureFixture, data: bytes, text: str) -> None:
     """The first failure is logged immediately, later ones as a number: not a record for each client."""
     caplog.set_level(logging.INFO, LOGGER)
 
     def process_request(ws: Any, request: Any) -> Any:
         return ws.respond(401, "who are you\n") if request.path == "/denied" else None
 
-    async def main() -> None:
-        options: dict[str, Any] = {"origins": ["https://good.example", None], "process_request": process_request}
-        async with serve(setting, idle, **options) as server:
-            await ask(server, data, 1)
-            await soon(lambda: any(text in line for line in lines(caplog)) and not server._tasks)
-            first = len(lines(caplog))
-            for number in range(10):
-                # Random data of a client does not make another reason.
-                await ask(server, data.replace(bytes(9), bytes([number] * 9)), 1)
-            await soon(lambda: not server._tasks)
-            assert len(lines(caplog)) == first
-
-    with no_leaks():
-        run(main)
+    options: dict[str, Any] = {"origins": ["https://good.example", None], "process_request": process_request}
+    async with serve(setting, idle, **options) as server:
+        await ask(server, data, 1)
+        await soon(lambda: any(text in line for line in lines(caplog)) and not server._tasks)
+        first = len(lines(caplog))
+        for number in range(10):
+            # Random data of a client does not make another reason.
+            await ask(server, data.replace(bytes(9), bytes([number] * 9)), 1)
+        await soon(lambda: not server._tasks)
+        assert len(lines(caplog)) == first
     told = [line for line in lines(caplog) if text in line]
     assert len(told) == 2
     assert told[1].endswith("; 10 more like it")
@@ -84,16 +76,12 @@ def test_cause_is_logged_once(
     assert "secret" not in caplog.text
 
 
-def test_other_causes_are_logged(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_other_causes_are_logged(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-
-    async def main() -> None:
-        async with serve(setting, idle, origins=[None]) as server:
-            for number in range(3):
-                await ask(server, request("/", f"Origin: https://{number}.example"), 1)
-            await soon(lambda: len(lines(caplog)) == 3)
-
-    run(main)
+    async with serve(setting, idle, origins=[None]) as server:
+        for number in range(3):
+            await ask(server, request("/", f"Origin: https://{number}.example"), 1)
+        await soon(lambda: len(lines(caplog)) == 3)
     assert [line.rpartition("https://")[2] for line in lines(caplog)] == [f"{number}.example" for number in range(3)]
 
 
@@ -122,21 +110,17 @@ def hook_options(kind: str) -> dict[str, Any]:
         ("create_connection", "opening handshake failed"),
     ],
 )
-def test_hook_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, kind: str, text: str) -> None:
+@pytest.mark.no_leaks
+async def test_hook_that_raises(setting: Setting, caplog: pytest.LogCaptureFixture, kind: str, text: str) -> None:
     """Any client can trigger the hook often: a traceback for each would flood the log."""
     caplog.set_level(logging.ERROR, LOGGER)
-
-    async def main() -> None:
-        async with serve(setting, idle, **hook_options(kind)) as server:
-            await ask(server, request(), 1)
-            await soon(lambda: lines(caplog) and not server._tasks)
-            assert len(lines(caplog)) == 1
-            await ask(server, request(), 10)
-            await soon(lambda: not server._tasks)
-            assert len(lines(caplog)) == 1
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, **hook_options(kind)) as server:
+        await ask(server, request(), 1)
+        await soon(lambda: lines(caplog) and not server._tasks)
+        assert len(lines(caplog)) == 1
+        await ask(server, request(), 10)
+        await soon(lambda: not server._tasks)
+        assert len(lines(caplog)) == 1
     first, last = caplog.records
     assert first.exc_info is not None
     assert first.getMessage().startswith(f"{text} (")
@@ -147,7 +131,7 @@ def test_hook_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureF
     assert not last.exc_info
 
 
-def test_hook_that_raises_at_other_places(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_hook_that_raises_at_other_places(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """Each place in the code has its own traceback, even if the exception comes from the same line of a shared
     function.
     """
@@ -162,15 +146,12 @@ def test_hook_that_raises_at_other_places(setting: Setting, run: Run, caplog: py
             int(request.headers["X-Twice"])
         str(request.headers["X-Twice"])
 
-    async def main() -> None:
-        async with serve(setting, idle, process_request=process_request) as server:
-            for _ in range(2):
-                for path in ("/name", "/type", "/first", "/second"):
-                    await ask(server, request(path, "X-Twice: 1", "X-Twice: 2"), 1)
-            await soon(lambda: not server._tasks)
-            assert len(lines(caplog)) == 4
-
-    run(main)
+    async with serve(setting, idle, process_request=process_request) as server:
+        for _ in range(2):
+            for path in ("/name", "/type", "/first", "/second"):
+                await ask(server, request(path, "X-Twice: 1", "X-Twice: 2"), 1)
+        await soon(lambda: not server._tasks)
+        assert len(lines(caplog)) == 4
     assert [type(record.exc_info[1]).__name__ for record in caplog.records if record.exc_info] == [
         "TypeError",
         "ValueError",
@@ -179,17 +160,13 @@ def test_hook_that_raises_at_other_places(setting: Setting, run: Run, caplog: py
     ]
 
 
-def test_port_scan(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_port_scan(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """One record each at level DEBUG; none at higher levels."""
     caplog.set_level(logging.DEBUG, LOGGER)
-
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            for how in ("close", "reset"):
-                getattr(await Raw.connect(server), how)()
-            await soon(lambda: len(lines(caplog, logging.DEBUG)) == 2)
-
-    run(main)
+    async with serve(setting, idle) as server:
+        for how in ("close", "reset"):
+            getattr(await Raw.connect(server), how)()
+        await soon(lambda: len(lines(caplog, logging.DEBUG)) == 2)
     assert lines(caplog) == []
     assert all(line.startswith("a client has sent nothing (127.0.0.1:") for line in lines(caplog, logging.DEBUG))
 

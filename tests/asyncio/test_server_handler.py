@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from interop import serving
-from interop.asyncio_tools import Setting, eager, one_loop, soon
-from interop.checks import no_leaks, within
+from interop.asyncio_tools import Run, Setting, eager, one_loop, soon
+from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import CLOSE, Close
 from interop.serving import LOGGER, Raw, echo, idle, logged, masked, serve, uri
 from interop.subject import IS_WIRESPEED
@@ -25,9 +26,6 @@ if IS_WIRESPEED:
     import wirespeed
 
 SETTINGS = one_loop()
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -48,26 +46,22 @@ async def close(ws: Any) -> None:
 
 
 @pytest.mark.parametrize("end", [abort, close], ids=["lost", "closed"])
-def test_end_of_another_connection_is_logged(
-    setting: Setting, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture, end: Callable[..., Any]
+async def test_end_of_another_connection_is_logged(
+    setting: Setting, connect: Connect, caplog: pytest.LogCaptureFixture, end: Callable[..., Any]
 ) -> None:
     """The end of another connection is a failure of the handler: it is logged as an error."""
     caplog.set_level(logging.DEBUG, LOGGER)
+    async with serve(setting, end) as upstream:
 
-    async def main() -> None:
-        async with serve(setting, end) as upstream:
+        async def handler(ws: Any) -> None:
+            async with connect(uri(upstream)) as other:
+                await other.send(await ws.recv())
+                await other.recv()
 
-            async def handler(ws: Any) -> None:
-                async with connect(uri(upstream)) as other:
-                    await other.send(await ws.recv())
-                    await other.recv()
-
-            async with serve(setting, handler) as server, connect(uri(server, "/chat?token=secret")) as ws:
-                await ws.send("x")
-                with pytest.raises(Exception, match="1011"):
-                    await ws.recv()
-
-    run(main)
+        async with serve(setting, handler) as server, connect(uri(server, "/chat?token=secret")) as ws:
+            await ws.send("x")
+            with pytest.raises(Exception, match="1011"):
+                await ws.recv()
     [record] = [record for record in caplog.records if "connection handler" in record.getMessage()]
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None
@@ -76,26 +70,22 @@ def test_end_of_another_connection_is_logged(
     assert "secret" not in caplog.text
 
 
-def test_upstream_end_with_equal_text(
-    setting: Setting, run: Run, connect: Connect, caplog: pytest.LogCaptureFixture
+async def test_upstream_end_with_equal_text(
+    setting: Setting, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The connection that raised decides, not the text."""
+    async with serve(setting, close) as upstream:
 
-    async def main() -> None:
-        async with serve(setting, close) as upstream:
+        async def handler(ws: Any) -> None:
+            async with connect(uri(upstream)) as other:
+                await other.send(await ws.recv())
+                await ws.wait_closed()
+                await other.recv()
 
-            async def handler(ws: Any) -> None:
-                async with connect(uri(upstream)) as other:
-                    await other.send(await ws.recv())
-                    await ws.wait_closed()
-                    await other.recv()
-
-            async with serve(setting, handler) as server, connect(uri(server)) as ws:
-                await ws.send("x")
-                await ws.close(1001)
-                await soon(lambda: errors(caplog))
-
-    run(main)
+        async with serve(setting, handler) as server, connect(uri(server)) as ws:
+            await ws.send("x")
+            await ws.close(1001)
+            await soon(lambda: errors(caplog))
     [record] = [record for record in caplog.records if "connection handler" in record.getMessage()]
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], wirespeed.ConnectionClosedOK)
@@ -103,8 +93,8 @@ def test_upstream_end_with_equal_text(
 
 
 @pytest.mark.parametrize("how", ["recv", "send", "ping", "reset"])
-def test_end_of_own_connection_is_not_logged(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str
+async def test_end_of_own_connection_is_not_logged(
+    setting: Setting, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     """The end of the handler's own connection is not an error."""
     caplog.set_level(logging.DEBUG, LOGGER)
@@ -117,22 +107,19 @@ def test_end_of_own_connection_is_not_logged(
             await (await ws.ping())
         await ws.recv()
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            with await Raw.open(server) as raw:
-                await raw.send(masked(1, b"x"))
-                if how == "reset":
-                    raw.reset()
-                else:
-                    await raw.send(masked(CLOSE, b"\x0f\xa0bye"))
-                    assert (await raw.until_close())[1] == Close(4000, "bye")
-            await soon(lambda: any("ended by the end" in text for text in logged(caplog, logging.DEBUG)))
-
-    run(main)
+    async with serve(setting, handler) as server:
+        with await Raw.open(server) as raw:
+            await raw.send(masked(1, b"x"))
+            if how == "reset":
+                raw.reset()
+            else:
+                await raw.send(masked(CLOSE, b"\x0f\xa0bye"))
+                assert (await raw.until_close())[1] == Close(4000, "bye")
+        await soon(lambda: any("ended by the end" in text for text in logged(caplog, logging.DEBUG)))
     assert errors(caplog) == []
 
 
-def test_end_of_own_connection_while_closing(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_end_of_own_connection_while_closing(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """Another task has begun to close."""
 
     async def handler(ws: Any) -> None:
@@ -141,36 +128,30 @@ def test_end_of_own_connection_while_closing(setting: Setting, run: Run, caplog:
             ws.send_nowait("x")
             await asyncio.sleep(0)
 
-    async def main() -> None:
-        async with serve(setting, handler) as server, wirespeed.connect(uri(server)) as ws:
-            await ws.wait_closed()
-            assert ws.close_code == 4000
-
-    run(main)
+    async with serve(setting, handler) as server, wirespeed.connect(uri(server)) as ws:
+        await ws.wait_closed()
+        assert ws.close_code == 4000
     assert errors(caplog) == []
 
 
 # The time of logging
 
 
-def test_failure_is_logged_before_closing(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.within(20)
+async def test_failure_is_logged_before_closing(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """A client that does not answer the close frame does not delay logging."""
 
     async def handler(ws: Any) -> None:
         raise ZeroDivisionError
 
-    async def main() -> None:
-        async with serve(setting, handler, close_timeout=30) as server:
-            with await Raw.open(server, "/path") as raw:
-                await soon(lambda: errors(caplog))
-                assert (await raw.until_close())[1] == Close(1011)
-                [connection] = server._connections
-                port = raw.sock.getsockname()[1]
-                label = f"{connection.id} from 127.0.0.1:{port} to /path"
-                assert errors(caplog) == [f"connection handler failed ({label})"]
-
-    with within(20):
-        run(main)
+    async with serve(setting, handler, close_timeout=30) as server:
+        with await Raw.open(server, "/path") as raw:
+            await soon(lambda: errors(caplog))
+            assert (await raw.until_close())[1] == Close(1011)
+            [connection] = server._connections
+            port = raw.sock.getsockname()[1]
+            label = f"{connection.id} from 127.0.0.1:{port} to /path"
+            assert errors(caplog) == [f"connection handler failed ({label})"]
     assert len(errors(caplog)) == 1
 
 
@@ -199,7 +180,8 @@ def test_failed_handler_keeps_no_reference(setting: Setting, run: Run) -> None:
         gc.enable()
 
 
-def test_failure_is_logged_when_cancelled(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.within(20)
+async def test_failure_is_logged_when_cancelled(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """Logged while the connection is being closed and the closing is cancelled."""
     tasks: list[Any] = []
 
@@ -208,37 +190,30 @@ def test_failure_is_logged_when_cancelled(setting: Setting, run: Run, caplog: py
         asyncio.get_running_loop().call_soon(tasks[0].cancel)
         raise ZeroDivisionError
 
-    async def main() -> None:
-        async with serve(setting, handler, close_timeout=30) as server:
-            with await Raw.open(server) as raw:
-                await soon(lambda: tasks and tasks[0].done())
-                assert tasks[0].cancelled()
-                assert (await raw.until_close())[1] == Close(1011)
-
-    with within(20):
-        run(main)
+    async with serve(setting, handler, close_timeout=30) as server:
+        with await Raw.open(server) as raw:
+            await soon(lambda: tasks and tasks[0].done())
+            assert tasks[0].cancelled()
+            assert (await raw.until_close())[1] == Close(1011)
     [text] = errors(caplog)
     assert text.startswith("connection handler failed (")
 
 
-def test_listener_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_listener_raises(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     class Listener(wirespeed.Listener):
         def on_message(self, ws: Any, message: Any) -> None:
             raise ZeroDivisionError(message)
 
-    async def main() -> None:
-        async with serve(setting, None, listener=Listener) as server:
-            with await Raw.open(server) as raw:
-                await raw.send(masked(1, b"one") + masked(1, b"two"))
-                assert (await raw.until_close())[1] == Close(1011)
-
-    run(main)
+    async with serve(setting, None, listener=Listener) as server:
+        with await Raw.open(server) as raw:
+            await raw.send(masked(1, b"one") + masked(1, b"two"))
+            assert (await raw.until_close())[1] == Close(1011)
     [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert record.getMessage().startswith("listener failed (")
     assert repr(record.exc_info[1]) == "ZeroDivisionError('one')"  # type: ignore[index]
 
 
-def test_listener_sends_on_its_lost_connection(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_listener_sends_on_its_lost_connection(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """A reset connection with queued messages logs nothing; the end of another connection is logged."""
     caplog.set_level(logging.DEBUG, LOGGER)
     first: list[Any] = []
@@ -252,14 +227,11 @@ def test_listener_sends_on_its_lost_connection(setting: Setting, run: Run, caplo
             else:
                 first[0].send_nowait(message)
 
-    async def main() -> None:
-        async with serve(setting, None, listener=Listener) as server:
-            for message in (b"own", b"other"):
-                with await Raw.open(server) as raw:
-                    await raw.send(masked(1, message))
-                    await raw.until_close()
-
-    run(main)
+    async with serve(setting, None, listener=Listener) as server:
+        for message in (b"own", b"other"):
+            with await Raw.open(server) as raw:
+                await raw.send(masked(1, message))
+                await raw.until_close()
     [met] = [text for text in logged(caplog, logging.DEBUG) if text.startswith("listener met the end")]
     [failed] = logged(caplog)
     assert failed.startswith("listener failed (")
@@ -293,32 +265,25 @@ def undecided(ws: Any, handle: bool = True) -> Any:
     ],
     ids=["plain", "generator", "lambda", "partial"],
 )
-def test_handler_that_returns_no_awaitable(
-    handler: Any, returned: str, setting: Setting, run: Run, caplog: pytest.LogCaptureFixture
+async def test_handler_that_returns_no_awaitable(
+    handler: Any, returned: str, setting: Setting, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first call fails, with the reason in the log."""
-
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            with await Raw.open(server) as raw:
-                assert (await raw.until_close())[1] == Close(1011)
-
-    run(main)
+    async with serve(setting, handler) as server:
+        with await Raw.open(server) as raw:
+            assert (await raw.until_close())[1] == Close(1011)
     [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert f"handler returned {returned}: it must be a coroutine function" in str(record.exc_info[1])  # type: ignore[index]
 
 
-def test_awaitable_that_is_no_coroutine(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_awaitable_that_is_no_coroutine(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     def handler(ws: Any) -> Any:
         return asyncio.ensure_future(ws.send("x"))
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            with await Raw.open(server) as raw:
-                assert (await raw.frame()).payload == b"x"
-                assert (await raw.until_close())[1] == Close(1000)
-
-    run(main)
+    async with serve(setting, handler) as server:
+        with await Raw.open(server) as raw:
+            assert (await raw.frame()).payload == b"x"
+            assert (await raw.until_close())[1] == Close(1000)
     assert logged(caplog) == []
 
 
@@ -326,72 +291,66 @@ def test_awaitable_that_is_no_coroutine(setting: Setting, run: Run, caplog: pyte
 
 
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="Python 3.12 has eager tasks")
-def test_eager_tasks(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_eager_tasks(setting: Setting) -> None:
     """A task that is over before its creator has it is not kept, and the server closes as usual."""
 
     async def handler(ws: Any) -> None:
         await ws.send("x")
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_task_factory(eager)
-        async with serve(setting, handler, compression=None) as server:
-            for _ in range(20):
-                (await Raw.connect(server)).close()
-            for _ in range(5):
-                with await Raw.open(server) as raw:
-                    assert (await raw.frame()).payload == b"x"
-                    assert (await raw.until_close())[1] == Close(1000)
-                    await raw.send(masked(CLOSE, b"\x03\xe8"))
-                    assert await raw.rest() == b""
-            await soon(lambda: not server._tasks)
-            half = await Raw.connect(server)
-            await half.send(b"GET / HTTP/1.1\r\n")
-            await asyncio.sleep(0)
-            server.close()
-            assert not server.is_serving()
-            await half.send(b"Host: x\r\n\r\n")
-            half.close()
-
-    with no_leaks():
-        run(main)
+    asyncio.get_running_loop().set_task_factory(eager)
+    async with serve(setting, handler, compression=None) as server:
+        for _ in range(20):
+            (await Raw.connect(server)).close()
+        for _ in range(5):
+            with await Raw.open(server) as raw:
+                assert (await raw.frame()).payload == b"x"
+                assert (await raw.until_close())[1] == Close(1000)
+                await raw.send(masked(CLOSE, b"\x03\xe8"))
+                assert await raw.rest() == b""
+        await soon(lambda: not server._tasks)
+        half = await Raw.connect(server)
+        await half.send(b"GET / HTTP/1.1\r\n")
+        await asyncio.sleep(0)
+        server.close()
+        assert not server.is_serving()
+        await half.send(b"Host: x\r\n\r\n")
+        half.close()
 
 
 @pytest.mark.parametrize("hooks", [False, True])
-def test_task_factory_that_raises(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, hooks: bool) -> None:
+@pytest.mark.no_leaks
+async def test_task_factory_that_raises(setting: Setting, caplog: pytest.LogCaptureFixture, hooks: bool) -> None:
     """A task factory that raises affects only its client, and closing the server needs no task."""
     ours = "ServerConnection", "Server."
 
     async def process(ws: Any, request: Any) -> None:
         pass
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
 
-        def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
-            if coro.__qualname__.startswith(ours):
-                raise RuntimeError("no more tasks")
-            return asyncio.Task(coro, loop=loop, **options)
+    def factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        if coro.__qualname__.startswith(ours):
+            raise RuntimeError("no more tasks")
+        return asyncio.Task(coro, loop=loop, **options)
 
-        options: dict[str, Any] = {"process_request": process} if hooks else {}
-        async with serve(setting, echo, **options) as server:
+    options: dict[str, Any] = {"process_request": process} if hooks else {}
+    async with serve(setting, echo, **options) as server:
+        loop.set_task_factory(factory)
+        for _ in range(3):
+            with await Raw.connect(server) as raw:
+                await raw.send(serving.request())
+                await raw.rest()
+        assert not server.connections
+        loop.set_task_factory(None)
+        with await Raw.open(server) as raw:
             loop.set_task_factory(factory)
-            for _ in range(3):
-                with await Raw.connect(server) as raw:
-                    await raw.send(serving.request())
-                    await raw.rest()
-            assert not server.connections
-            loop.set_task_factory(None)
-            with await Raw.open(server) as raw:
-                loop.set_task_factory(factory)
-                server.close()
-                assert (await raw.until_close())[1] == Close(1001)
-                await raw.send(masked(CLOSE, b"\x03\xe9"))
-                with within(5):
-                    await server.wait_closed()
-            loop.set_task_factory(None)
-
-    with no_leaks():
-        run(main)
+            server.close()
+            assert (await raw.until_close())[1] == Close(1001)
+            await raw.send(masked(CLOSE, b"\x03\xe9"))
+            with within(5):
+                await server.wait_closed()
+        loop.set_task_factory(None)
     # The first failure is logged immediately, the others as a number.
     assert len(logged(caplog)) == 2
     assert all("no more tasks" in line for line in logged(caplog))
@@ -400,58 +359,47 @@ def test_task_factory_that_raises(setting: Setting, run: Run, caplog: pytest.Log
 # The end of a server
 
 
-def test_no_handler_after_closing_began(setting: Setting, run: Run) -> None:
+async def test_no_handler_after_closing_began(setting: Setting) -> None:
     """A connection whose handshake was answered before the server began to close is closed without a handler."""
     called = []
 
     async def handler(ws: Any) -> None:
         called.append(ws)
 
-    async def main() -> None:
-        def create(*args: Any, **options: Any) -> Any:
-            # Before the handler's task takes its first step.
-            asyncio.get_running_loop().call_soon(server.close)
-            return wirespeed.ServerConnection(*args, **options)
+    def create(*args: Any, **options: Any) -> Any:
+        # Before the handler's task takes its first step.
+        asyncio.get_running_loop().call_soon(server.close)
+        return wirespeed.ServerConnection(*args, **options)
 
-        server = await serve(setting, handler, create_connection=create)
-        with await Raw.open(server) as raw:
-            assert (await raw.until_close())[1] == Close(1001)
-            await raw.send(masked(CLOSE, b"\x03\xe9"))
-            await server.wait_closed()
-
-    run(main)
+    server = await serve(setting, handler, create_connection=create)
+    with await Raw.open(server) as raw:
+        assert (await raw.until_close())[1] == Close(1001)
+        await raw.send(masked(CLOSE, b"\x03\xe9"))
+        await server.wait_closed()
     assert called == []
 
 
-def test_second_close_closes_connections(setting: Setting, run: Run) -> None:
+async def test_second_close_closes_connections(setting: Setting) -> None:
     """The second close closes the connections that the first has left open."""
-
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            with await Raw.open(server) as raw:
-                server.close(close_connections=False)
-                closing = asyncio.ensure_future(server.wait_closed())
-                await asyncio.sleep(0.05)
-                assert not closing.done()
-                assert len(server.connections) == 1
-                server.close(code=1012, reason="restart")
-                assert (await raw.until_close())[1] == Close(1012, "restart")
-                await raw.send(masked(CLOSE, b"\x03\xf4"))
-                await asyncio.wait_for(closing, 10)
-            # The handler's result no longer matters.
-            server.close(code=4000)
-
-    run(main)
+    async with serve(setting, idle) as server:
+        with await Raw.open(server) as raw:
+            server.close(close_connections=False)
+            closing = asyncio.ensure_future(server.wait_closed())
+            await asyncio.sleep(0.05)
+            assert not closing.done()
+            assert len(server.connections) == 1
+            server.close(code=1012, reason="restart")
+            assert (await raw.until_close())[1] == Close(1012, "restart")
+            await raw.send(masked(CLOSE, b"\x03\xf4"))
+            await asyncio.wait_for(closing, 10)
+        # The handler's result no longer matters.
+        server.close(code=4000)
 
 
 @pytest.mark.parametrize(("code", "reason"), [(1006, ""), (1000, "x" * 124)], ids=str)
-def test_signals_with_a_wrong_code(setting: Setting, run: Run, code: int, reason: str) -> None:
+async def test_signals_with_a_wrong_code(setting: Setting, code: int, reason: str) -> None:
     """The call raises, not the signal handler."""
-
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            with pytest.raises(wirespeed.exceptions.ProtocolError):
-                server.close_on_signals(code=code, reason=reason)
-            assert server._signals == []
-
-    run(main)
+    async with serve(setting, idle) as server:
+        with pytest.raises(wirespeed.exceptions.ProtocolError):
+            server.close_on_signals(code=code, reason=reason)
+        assert server._signals == []

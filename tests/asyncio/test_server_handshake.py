@@ -9,15 +9,15 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop import serving
-from interop.asyncio_tools import Setting, soon, spin
+from interop.asyncio_tools import Run, Setting, soon, spin
 from interop.certificates import Certificates
 from interop.checks import no_leaks, within
+from interop.connecting import Connect
 from interop.frames import TEXT, Frame
 from interop.load_scaling import load_scaled
 from interop.serving import LOGGER, Raw, idle, logged, masked, serve, uri
@@ -28,8 +28,6 @@ pytestmark = pytest.mark.wirespeed_only("the server is ours")
 if IS_WIRESPEED:
     from wirespeed import TLS
 
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 REQUEST = serving.request("/", "Origin: http://a")
 
@@ -61,171 +59,149 @@ async def works(server: Any) -> None:
 
 
 @pytest.mark.parametrize(("how", "hooks"), [("eof", False), ("half", False), ("reset", False), ("reset", True)])
-def test_client_leaves_at_every_byte(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
+@pytest.mark.no_leaks
+@pytest.mark.within(8)
+async def test_client_leaves_at_every_byte(
+    setting: Setting, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
 ) -> None:
     """Nothing is left or reported, and the server continues."""
 
     async def nothing(ws: Any, request: Any) -> None:
         await asyncio.sleep(0)
 
-    async def main() -> None:
-        options: dict[str, Any] = {"process_request": nothing} if hooks else {}
-        async with serve(setting, **options) as server:
-            for offset in range(len(REQUEST) + 1):
-                raw = await Raw.connect(server)
-                await raw.send(REQUEST[:offset])
-                if offset % 3 == 0:
-                    await spin(3)
-                if how == "reset":
-                    raw.reset()
-                elif how == "eof":
-                    raw.close()
-                else:
-                    raw.sock.shutdown(socket.SHUT_WR)
-                    if offset < len(REQUEST):
-                        assert await raw.rest() == b""
-                    raw.close()
-            await soon(lambda: not server._tasks)
-            assert server.connections == set()
-            await works(server)
-
-    with no_leaks(), within(8):
-        run(main)
+    options: dict[str, Any] = {"process_request": nothing} if hooks else {}
+    async with serve(setting, **options) as server:
+        for offset in range(len(REQUEST) + 1):
+            raw = await Raw.connect(server)
+            await raw.send(REQUEST[:offset])
+            if offset % 3 == 0:
+                await spin(3)
+            if how == "reset":
+                raw.reset()
+            elif how == "eof":
+                raw.close()
+            else:
+                raw.sock.shutdown(socket.SHUT_WR)
+                if offset < len(REQUEST):
+                    assert await raw.rest() == b""
+                raw.close()
+        await soon(lambda: not server._tasks)
+        assert server.connections == set()
+        await works(server)
     assert logged(caplog) == []
 
 
 @pytest.mark.parametrize("how", ["eof", "reset"])
-def test_client_leaves_inside_tls(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, server_tls: Any, how: str
+@pytest.mark.no_leaks
+@pytest.mark.within(8)
+async def test_client_leaves_inside_tls(
+    setting: Setting, caplog: pytest.LogCaptureFixture, server_tls: Any, how: str
 ) -> None:
     hello = client_hello()
-
-    async def main() -> None:
-        async with serve(setting, ssl=server_tls) as server:
-            for offset in [*range(12), *range(12, len(hello), 41), len(hello)]:
-                raw = await Raw.connect(server)
-                await raw.send(hello[:offset])
-                await spin(3)
-                if how == "reset":
-                    raw.reset()
-                else:
-                    raw.close()
-            await soon(lambda: not server._tasks)
-
-    with no_leaks(), within(8):
-        run(main)
+    async with serve(setting, ssl=server_tls) as server:
+        for offset in [*range(12), *range(12, len(hello), 41), len(hello)]:
+            raw = await Raw.connect(server)
+            await raw.send(hello[:offset])
+            await spin(3)
+            if how == "reset":
+                raw.reset()
+            else:
+                raw.close()
+        await soon(lambda: not server._tasks)
     assert logged(caplog) == []
 
 
-def test_client_leaves_before_it_is_accepted(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with serve(setting) as server:
-            address = server.sockets[0].getsockname()
-            for how in (Raw.close, Raw.reset) * 5:
-                # Without a turn of the loop in between.
-                sock = socket.create_connection(address)
-                how(Raw(sock))
-            await works(server)
-            await soon(lambda: not server._tasks)
-
-    with no_leaks(), within(5):
-        run(main)
+@pytest.mark.no_leaks
+@pytest.mark.within(5)
+async def test_client_leaves_before_it_is_accepted(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    async with serve(setting) as server:
+        address = server.sockets[0].getsockname()
+        for how in (Raw.close, Raw.reset) * 5:
+            # Without a turn of the loop in between.
+            sock = socket.create_connection(address)
+            how(Raw(sock))
+        await works(server)
+        await soon(lambda: not server._tasks)
     assert logged(caplog) == []
 
 
 # Slow clients
 
 
-def test_byte_by_byte(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting) as server:
-            with await Raw.connect(server) as raw:
-                raw.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                for index in range(len(REQUEST)):
-                    await raw.send(REQUEST[index : index + 1])
-                    await spin(2)
-                assert (await raw.head()).status == 101
-                for byte in masked(TEXT, b"hello"):
-                    await raw.send(bytes([byte]))
-                    await spin(2)
-                assert await raw.frame() == Frame(TEXT, b"hello", masked=False)
-
-    run(main)
+async def test_byte_by_byte(setting: Setting) -> None:
+    async with serve(setting) as server:
+        with await Raw.connect(server) as raw:
+            raw.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for index in range(len(REQUEST)):
+                await raw.send(REQUEST[index : index + 1])
+                await spin(2)
+            assert (await raw.head()).status == 101
+            for byte in masked(TEXT, b"hello"):
+                await raw.send(bytes([byte]))
+                await spin(2)
+            assert await raw.frame() == Frame(TEXT, b"hello", masked=False)
 
 
 @pytest.mark.parametrize("part", ["nothing", "half", "drip"])
-def test_open_timeout(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, part: str) -> None:
+@pytest.mark.no_leaks
+async def test_open_timeout(setting: Setting, caplog: pytest.LogCaptureFixture, part: str) -> None:
     """The timeout counts from the beginning: received bytes do not extend it."""
+    caplog.set_level(logging.DEBUG, LOGGER)
 
     async def drip(raw: Raw) -> None:
         for index in range(len(REQUEST)):
             await raw.send(REQUEST[index : index + 1])
             await asyncio.sleep(0.05)
 
-    async def main() -> None:
-        async with serve(setting, open_timeout=0.2) as server:
-            with await Raw.connect(server) as raw:
-                start = time.monotonic()
-                if part == "half":
-                    await raw.send(REQUEST[:50])
-                dripping = asyncio.ensure_future(drip(raw) if part == "drip" else spin())
-                try:
-                    assert b" 101 " not in await raw.rest()
-                except ConnectionResetError:
-                    assert part == "drip"
-                assert 0.15 < time.monotonic() - start < load_scaled(3)
-                dripping.cancel()
-                await asyncio.wait([dripping])
-                if not dripping.cancelled():
-                    dripping.exception()
-            await works(server)
-
-    with caplog.at_level(logging.DEBUG, LOGGER), no_leaks():
-        run(main)
+    async with serve(setting, open_timeout=0.2) as server:
+        with await Raw.connect(server) as raw:
+            start = time.monotonic()
+            if part == "half":
+                await raw.send(REQUEST[:50])
+            dripping = asyncio.ensure_future(drip(raw) if part == "drip" else spin())
+            try:
+                assert b" 101 " not in await raw.rest()
+            except ConnectionResetError:
+                assert part == "drip"
+            assert 0.15 < time.monotonic() - start < load_scaled(3)
+            dripping.cancel()
+            await asyncio.wait([dripping])
+            if not dripping.cancelled():
+                dripping.exception()
+        await works(server)
     [record] = [record for record in caplog.records if "open_timeout" in record.getMessage()]
     assert record.levelname == ("DEBUG" if part == "nothing" else "INFO")
     assert logged(caplog) == []
 
 
-def test_open_timeout_of_tls(setting: Setting, run: Run, server_tls: Any) -> None:
+@pytest.mark.no_leaks
+async def test_open_timeout_of_tls(setting: Setting, server_tls: Any) -> None:
     """A handshake of TLS that is never finished, or never begun."""
     hello = client_hello()
-
-    async def main() -> None:
-        async with serve(setting, ssl=server_tls, open_timeout=0.2) as server:
-            with within(3, at_least=0.2):
-                raws = [await Raw.connect(server) for _ in range(4)]
-                for raw, size in zip(raws, (0, 5, 100, len(hello)), strict=True):
-                    await raw.send(hello[:size])
-                for raw in raws:
-                    await raw.rest()
-                    raw.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, ssl=server_tls, open_timeout=0.2) as server:
+        with within(3, at_least=0.2):
+            raws = [await Raw.connect(server) for _ in range(4)]
+            for raw, size in zip(raws, (0, 5, 100, len(hello)), strict=True):
+                await raw.send(hello[:size])
+            for raw in raws:
+                await raw.rest()
+                raw.close()
 
 
-def test_open_timeout_is_over_when_it_is_open(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, open_timeout=0.1) as server:
-            with await Raw.open(server) as raw:
-                await asyncio.sleep(0.25)
-                await raw.send(masked(TEXT, b"x"))
-                assert await raw.frame() == Frame(TEXT, b"x", masked=False)
-
-    run(main)
+async def test_open_timeout_is_over_when_it_is_open(setting: Setting) -> None:
+    async with serve(setting, open_timeout=0.1) as server:
+        with await Raw.open(server) as raw:
+            await asyncio.sleep(0.25)
+            await raw.send(masked(TEXT, b"x"))
+            assert await raw.frame() == Frame(TEXT, b"x", masked=False)
 
 
-def test_no_open_timeout(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, open_timeout=None) as server:
-            with await Raw.connect(server) as raw:
-                await asyncio.sleep(0.05)
-                await raw.send(REQUEST)
-                assert (await raw.head()).status == 101
-
-    run(main)
+async def test_no_open_timeout(setting: Setting) -> None:
+    async with serve(setting, open_timeout=None) as server:
+        with await Raw.connect(server) as raw:
+            await asyncio.sleep(0.05)
+            await raw.send(REQUEST)
+            assert (await raw.head()).status == 101
 
 
 @pytest.mark.parametrize(
@@ -236,82 +212,68 @@ def test_no_open_timeout(setting: Setting, run: Run) -> None:
         pytest.param(b"garbage\r\n\r\n", None, id="garbage"),
     ],
 )
-def test_refused_client_stays(setting: Setting, run: Run, data: bytes, close_timeout: float | None) -> None:
+@pytest.mark.no_leaks
+async def test_refused_client_stays(setting: Setting, data: bytes, close_timeout: float | None) -> None:
     """A refused client has got its response; its place, which ``max_pending`` counts, is freed in time."""
-
-    async def main() -> None:
-        async with serve(setting, close_timeout=close_timeout, open_timeout=0.5) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(data)
-                assert (await raw.reply()).status in (400, 426)
-                await soon(lambda: len(server._limiter) == 0, 2.5)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, close_timeout=close_timeout, open_timeout=0.5) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(data)
+            assert (await raw.reply()).status in (400, 426)
+            await soon(lambda: len(server._limiter) == 0, 2.5)
 
 
-def test_refused_client_does_not_read(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_refused_client_does_not_read(setting: Setting) -> None:
     """The rest of a large response is dropped in time."""
 
     def process(ws: Any, request: Any) -> Any:
         return ws.respond(404, "x" * 20_000_000)
 
-    async def main() -> None:
-        async with serve(setting, process_request=process, close_timeout=0.2) as server:
-            with await Raw.connect(server, receive_buffer=4096) as raw:
-                await raw.send(REQUEST)
-                assert (await raw.head()).status == 404
-                with within(4):
-                    await soon(lambda: len(server._limiter) == 0, 4)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, process_request=process, close_timeout=0.2) as server:
+        with await Raw.connect(server, receive_buffer=4096) as raw:
+            await raw.send(REQUEST)
+            assert (await raw.head()).status == 404
+            with within(4):
+                await soon(lambda: len(server._limiter) == 0, 4)
 
 
 # Many at once
 
 
-def test_max_pending(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(4)
+async def test_max_pending(setting: Setting) -> None:
     """Of too many clients, the one that was silent longest (at least a second) is evicted; open connections do not
     count.
     """
-
-    async def main() -> None:
-        async with serve(setting, max_pending=3, open_timeout=5) as server:
-            silent: list[Raw] = []
-            for number in range(3):
-                silent.append(await Raw.connect(server))
-                await soon(lambda number=number: len(server._limiter) == number + 1)  # type: ignore[misc]
+    async with serve(setting, max_pending=3, open_timeout=5) as server:
+        silent: list[Raw] = []
+        for number in range(3):
             silent.append(await Raw.connect(server))
-            with within(3, at_least=0.8):
-                assert await silent[0].rest() == b""
-            for raw in silent[1:]:
-                await raw.send(REQUEST)
-                assert (await raw.head()).status == 101
-            await works(server)
-            for raw in silent:
-                raw.close()
-            await soon(lambda: len(server._limiter) == 0)
+            await soon(lambda number=number: len(server._limiter) == number + 1)  # type: ignore[misc]
+        silent.append(await Raw.connect(server))
+        with within(3, at_least=0.8):
+            assert await silent[0].rest() == b""
+        for raw in silent[1:]:
+            await raw.send(REQUEST)
+            assert (await raw.head()).status == 101
+        await works(server)
+        for raw in silent:
+            raw.close()
+        await soon(lambda: len(server._limiter) == 0)
 
-    with no_leaks(), within(4):
-        run(main)
 
-
-def test_max_pending_and_silent_clients(setting: Setting, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_max_pending_and_silent_clients(setting: Setting, connect: Connect) -> None:
     """Silent clients cannot lock out others, for any time limit."""
-
-    async def main() -> None:
-        async with serve(setting, max_pending=2, open_timeout=None) as server:
-            silent = [await Raw.connect(server) for _ in range(6)]
-            with within(2):
-                async with connect(uri(server)) as ws:
-                    await ws.send("x")
-                    assert await ws.recv() == "x"
-            for raw in silent:
-                raw.close()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, max_pending=2, open_timeout=None) as server:
+        silent = [await Raw.connect(server) for _ in range(6)]
+        with within(2):
+            async with connect(uri(server)) as ws:
+                await ws.send("x")
+                assert await ws.recv() == "x"
+        for raw in silent:
+            raw.close()
 
 
 class FailingSocket(socket.socket):
@@ -399,7 +361,7 @@ def test_closing_while_accepting_waits(
     assert logged(caplog) == ["cannot accept connections for now: mine"]
 
 
-def test_settings_of_accepted_sockets(setting: Setting, run: Run) -> None:
+async def test_settings_of_accepted_sockets(setting: Setting) -> None:
     """Small packets are not delayed: RFC 6455 does not mention it, but delays hurt users."""
     seen: list[int] = []
 
@@ -408,10 +370,7 @@ def test_settings_of_accepted_sockets(setting: Setting, run: Run) -> None:
         with sock:
             seen.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            with await Raw.open(server) as raw:
-                await raw.until_close()
-
-    run(main)
+    async with serve(setting, handler) as server:
+        with await Raw.open(server) as raw:
+            await raw.until_close()
     assert seen == [1]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop import serving
-from interop.asyncio_tools import Setting, soon
+from interop.asyncio_tools import Run, Setting, soon
 from interop.certificates import Certificates
 from interop.checks import no_leaks, within
 from interop.frames import TEXT, Frame
@@ -26,7 +25,6 @@ if IS_WIRESPEED:
 
 SETTINGS = ONE_OF_EACH_PORT
 
-Run = Callable[..., Any]
 
 PLAIN = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 MANY = "".join(f"X-{number}: y\r\n" for number in range(129)).encode()
@@ -74,27 +72,27 @@ REFUSED: list[tuple[str, bytes, int, str]] = [
 
 
 @pytest.mark.parametrize(("data", "status", "words"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_refused(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, data: bytes, status: int, words: str
+@pytest.mark.no_leaks
+@pytest.mark.within(4)
+async def test_refused(
+    setting: Setting, caplog: pytest.LogCaptureFixture, data: bytes, status: int, words: str
 ) -> None:
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            reply = await answer(server, data)
-            assert reply.status == status, reply
-            check(reply)
-            assert words.lower() in reply.body.decode().lower()
-            assert reply["Date"] is not None
-            assert reply["Server"] is not None
-            assert server.connections == set()
-
-    with caplog.at_level(logging.INFO, LOGGER), no_leaks(), within(4):
-        run(main)
+    caplog.set_level(logging.INFO, LOGGER)
+    async with serve(setting, idle) as server:
+        reply = await answer(server, data)
+        assert reply.status == status, reply
+        check(reply)
+        assert words.lower() in reply.body.decode().lower()
+        assert reply["Date"] is not None
+        assert reply["Server"] is not None
+        assert server.connections == set()
     assert sum("refused" in text or "failed" in text for text in logged(caplog, logging.INFO)) == 1
     assert logged(caplog) == []
 
 
 @pytest.mark.parametrize(("data", "status"), [row[1:3] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_hook_runs_before_the_refusal(setting: Setting, run: Run, data: bytes, status: int) -> None:
+@pytest.mark.no_leaks
+async def test_hook_runs_before_the_refusal(setting: Setting, data: bytes, status: int) -> None:
     """The hook may answer requests that would be refused, but cannot accept them by changing the request."""
 
     def answers(ws: Any, request: Any) -> Any:
@@ -107,14 +105,10 @@ def test_hook_runs_before_the_refusal(setting: Setting, run: Run, data: bytes, s
             name, value = line.split(": ", 1)
             request.headers[name] = value
 
-    async def main() -> None:
-        async with serve(setting, idle, process_request=answers) as server:
-            assert (await answer(server, data)).status == 200
-        async with serve(setting, idle, process_request=mends) as server:
-            assert (await answer(server, data)).status == status
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, process_request=answers) as server:
+        assert (await answer(server, data)).status == 200
+    async with serve(setting, idle, process_request=mends) as server:
+        assert (await answer(server, data)).status == status
 
 
 UNSEEN: list[tuple[str, bytes, int]] = [
@@ -127,65 +121,50 @@ UNSEEN: list[tuple[str, bytes, int]] = [
 
 
 @pytest.mark.parametrize(("data", "status"), [row[1:] for row in UNSEEN], ids=[row[0] for row in UNSEEN])
-def test_hook_is_not_called(setting: Setting, run: Run, data: bytes, status: int) -> None:
+@pytest.mark.no_leaks
+async def test_hook_is_not_called(setting: Setting, data: bytes, status: int) -> None:
     def process_request(ws: Any, request: Any) -> None:
         pytest.fail("it is asked")
 
-    async def main() -> None:
-        async with serve(setting, idle, process_request=process_request) as server:
-            assert (await answer(server, data)).status == status
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, process_request=process_request) as server:
+        assert (await answer(server, data)).status == status
 
 
-def test_hint_for_browsers(setting: Setting, run: Run) -> None:
+async def test_hint_for_browsers(setting: Setting) -> None:
     """A browser that opens the address gets an explanation; a client gets the version that it should use."""
-
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            reply = await answer(server, PLAIN)
-            assert reply["Upgrade"] == "websocket"
-            assert reply["Connection"] == "close, Upgrade"
-            assert b"ebSocket" in reply.body
-            reply = await answer(server, serving.request("/", "Sec-WebSocket-Version: 7"))
-            assert reply["Sec-WebSocket-Version"] == "13"
-
-    run(main)
+    async with serve(setting, idle) as server:
+        reply = await answer(server, PLAIN)
+        assert reply["Upgrade"] == "websocket"
+        assert reply["Connection"] == "close, Upgrade"
+        assert b"ebSocket" in reply.body
+        reply = await answer(server, serving.request("/", "Sec-WebSocket-Version: 7"))
+        assert reply["Sec-WebSocket-Version"] == "13"
 
 
-def test_head(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_head(setting: Setting) -> None:
     """No body, but the length of that of GET."""
-
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            reply = await answer(server, b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert reply.status == 405
-            assert reply.body == b""
-            assert int(reply["Content-Length"] or "") > 0
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle) as server:
+        reply = await answer(server, b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert reply.status == 405
+        assert reply.body == b""
+        assert int(reply["Content-Length"] or "") > 0
 
 
-def test_keys_in_any_case(setting: Setting, run: Run) -> None:
+async def test_keys_in_any_case(setting: Setting) -> None:
     """Field names, and the tokens of Upgrade and Connection, are case-insensitive; more tokens are allowed."""
     data = (
         b"GET / HTTP/1.1\r\nHOST: x\r\nupgrade: foo, WebSocket\r\nConnection: keep-alive\r\nCONNECTION: UPGRADE\r\n"
         b"sec-websocket-key: %s\r\nsec-WEBSOCKET-version: 13\r\n\r\n" % serving.KEY.encode()
     )
-
-    async def main() -> None:
-        async with serve(setting) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(data)
-                reply = await raw.head()
-                assert reply.status == 101
-                assert reply["Sec-WebSocket-Accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
-                await raw.send(masked(TEXT, b"x"))
-                assert await raw.frame() == Frame(TEXT, b"x", masked=False)
-
-    run(main)
+    async with serve(setting) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(data)
+            reply = await raw.head()
+            assert reply.status == 101
+            assert reply["Sec-WebSocket-Accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+            await raw.send(masked(TEXT, b"x"))
+            assert await raw.frame() == Frame(TEXT, b"x", masked=False)
 
 
 # Invalid or too many bytes
@@ -231,70 +210,57 @@ def test_garbage(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, d
 
 
 @pytest.mark.parametrize("name", ["Date", "Server"])
-def test_fields_of_refused_garbage(setting: Setting, run: Run, name: str) -> None:
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            assert (await answer(server, b"garbage\r\n\r\n"))[name] is not None
-
-    run(main)
+async def test_fields_of_refused_garbage(setting: Setting, name: str) -> None:
+    async with serve(setting, idle) as server:
+        assert (await answer(server, b"garbage\r\n\r\n"))[name] is not None
 
 
-def test_endless_head(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(6)
+async def test_endless_head(setting: Setting) -> None:
     """Reading from a client that never stops is limited."""
-
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            with await Raw.connect(server) as raw, pytest.raises(ConnectionError):
-                while True:
-                    await raw.send(b"a" * 65536)
-                    await asyncio.sleep(0.01)
-            await soon(lambda: not server._tasks)
-
-    with no_leaks(), within(6):
-        run(main)
+    async with serve(setting, idle) as server:
+        with await Raw.connect(server) as raw, pytest.raises(ConnectionError):
+            while True:
+                await raw.send(b"a" * 65536)
+                await asyncio.sleep(0.01)
+        await soon(lambda: not server._tasks)
 
 
-def test_flood_behind_a_refused_request(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(8)
+async def test_flood_behind_a_refused_request(setting: Setting) -> None:
     """The client receives the reason, although it has sent more than the request."""
-
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(PLAIN + b"a" * 500_000)
-                reply = await raw.reply()
-                assert reply.status == 426
-                check(reply)
-
-    with no_leaks(), within(8):
-        run(main)
+    async with serve(setting, idle) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(PLAIN + b"a" * 500_000)
+            reply = await raw.reply()
+            assert reply.status == 426
+            check(reply)
 
 
-def test_garbage_with_a_tail(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(b"garbage\r\n\r\n" + b"a" * 500_000)
-                reply = await raw.reply()
-                assert reply.status == 400
-                check(reply)
-
-    with no_leaks(), within(8):
-        run(main)
+@pytest.mark.no_leaks
+@pytest.mark.within(8)
+async def test_garbage_with_a_tail(setting: Setting) -> None:
+    async with serve(setting, idle) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(b"garbage\r\n\r\n" + b"a" * 500_000)
+            reply = await raw.reply()
+            assert reply.status == 400
+            check(reply)
 
 
 # The wrong port
 
 
-def test_tls_to_a_plain_port(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            host, port = server.sockets[0].getsockname()
-            with pytest.raises((ssl.SSLError, OSError)):
-                await asyncio.wait_for(asyncio.open_connection(host, port, ssl=ssl.create_default_context()), 5)
-            await soon(lambda: not server._tasks)
-
-    with no_leaks(), within(8):
-        run(main)
+@pytest.mark.no_leaks
+@pytest.mark.within(8)
+async def test_tls_to_a_plain_port(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    async with serve(setting, idle) as server:
+        host, port = server.sockets[0].getsockname()
+        with pytest.raises((ssl.SSLError, OSError)):
+            await asyncio.wait_for(asyncio.open_connection(host, port, ssl=ssl.create_default_context()), 5)
+        await soon(lambda: not server._tasks)
     [text] = logged(caplog)
     assert "TLS" in text
     assert "ws://" in text
@@ -303,60 +269,45 @@ def test_tls_to_a_plain_port(setting: Setting, run: Run, caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize("data", [PLAIN, serving.request(), b"HEAD / HTTP/1.0\r\n\r\n"], ids=["get", "ws", "head"])
 @pytest.mark.parametrize("kind", ["native", "context"])
-def test_plain_http_to_a_tls_port(
-    setting: Setting,
-    run: Run,
-    caplog: pytest.LogCaptureFixture,
-    certificates: Certificates,
-    kind: str,
-    data: bytes,
+@pytest.mark.no_leaks
+@pytest.mark.within(5)
+async def test_plain_http_to_a_tls_port(
+    setting: Setting, caplog: pytest.LogCaptureFixture, certificates: Certificates, kind: str, data: bytes
 ) -> None:
     cert, key = certificates.server_files()
     tls: Any = TLS(cert=cert, key=key) if kind == "native" else certificates.server_context()
-
-    async def main() -> None:
-        async with serve(setting, idle, ssl=tls) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(data)
-                assert b"HTTP/1.1 101" not in await raw.rest()
-            await soon(lambda: not server._tasks)
-
-    with no_leaks(), within(5):
-        run(main)
+    async with serve(setting, idle, ssl=tls) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(data)
+            assert b"HTTP/1.1 101" not in await raw.rest()
+        await soon(lambda: not server._tasks)
     [text] = logged(caplog)
     assert "plain HTTP" in text
     assert "wss://" in text
 
 
-def test_no_hint_for_garbage(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, certificates: Certificates
+async def test_no_hint_for_garbage(
+    setting: Setting, caplog: pytest.LogCaptureFixture, certificates: Certificates
 ) -> None:
     cert, key = certificates.server_files()
-
-    async def main() -> None:
-        async with serve(setting, idle, ssl=TLS(cert=cert, key=key)) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(b"\x00garbage\r\n\r\n")
-                await raw.rest()
-
-    run(main)
+    async with serve(setting, idle, ssl=TLS(cert=cert, key=key)) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(b"\x00garbage\r\n\r\n")
+            await raw.rest()
     assert logged(caplog) == []
 
 
-def test_plain_http_over_tls(setting: Setting, run: Run, tls: Settings, certificates: Certificates) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(5)
+async def test_plain_http_over_tls(setting: Setting, tls: Settings, certificates: Certificates) -> None:
     cert, key = certificates.server_files()
     tls_of_server: Any = TLS(cert=cert, key=key) if tls.kind == "native" else certificates.server_context()
-
-    async def main() -> None:
-        async with serve(setting, idle, ssl=tls_of_server) as server:
-            host, port = server.sockets[0].getsockname()
-            context = certificates.client_context()
-            reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
-            writer.write(PLAIN)
-            data = await asyncio.wait_for(reader.read(), 5)
-            assert data.startswith(b"HTTP/1.1 426 ")
-            writer.close()
-            assert uri(server).startswith("ws://")
-
-    with no_leaks(), within(5):
-        run(main)
+    async with serve(setting, idle, ssl=tls_of_server) as server:
+        host, port = server.sockets[0].getsockname()
+        context = certificates.client_context()
+        reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
+        writer.write(PLAIN)
+        data = await asyncio.wait_for(reader.read(), 5)
+        assert data.startswith(b"HTTP/1.1 426 ")
+        writer.close()
+        assert uri(server).startswith("ws://")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.addresses import Resolve
 from interop.asyncio_tools import Setting, one_loop, soon
-from interop.checks import no_leaks
+from interop.connecting import Connect
 from interop.frames import TEXT, Frame
 from interop.serving import Raw, echo, idle, masked, serve, uri
 from interop.subject import IS_WIRESPEED
@@ -22,9 +21,6 @@ if IS_WIRESPEED:
     pass
 
 SETTINGS = one_loop()
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 async def works(server: Any) -> None:
@@ -55,183 +51,139 @@ needs_ipv6 = pytest.mark.skipif(not can_ipv6(), reason="IPv6 is switched off her
 
 
 @pytest.mark.parametrize("port", [0, None])
-def test_port_chosen_by_the_system(setting: Setting, run: Run, port: int | None) -> None:
-    async def main() -> None:
-        async with serve(setting, port=port) as server:
-            assert len(server.sockets) == 1
-            assert server.sockets[0].getsockname()[1] > 0
-            await works(server)
-        assert server.sockets == ()
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_port_chosen_by_the_system(setting: Setting, port: int | None) -> None:
+    async with serve(setting, port=port) as server:
+        assert len(server.sockets) == 1
+        assert server.sockets[0].getsockname()[1] > 0
+        await works(server)
+    assert server.sockets == ()
 
 
 @pytest.mark.parametrize("host", [None, "", "0.0.0.0", ["127.0.0.1"], ("127.0.0.1", "127.0.0.1")], ids=str)
-def test_hosts(setting: Setting, run: Run, connect: Connect, host: Any) -> None:
-    async def main() -> None:
-        async with serve(setting, host=host) as server:
-            ports = {sock.getsockname()[1] for sock in server.sockets}
-            assert len(ports) == 1, "clients know one port"
-            await works_at(connect, f"ws://127.0.0.1:{ports.pop()}")
-            if isinstance(host, tuple):
-                assert len(server.sockets) == 1
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_hosts(setting: Setting, connect: Connect, host: Any) -> None:
+    async with serve(setting, host=host) as server:
+        ports = {sock.getsockname()[1] for sock in server.sockets}
+        assert len(ports) == 1, "clients know one port"
+        await works_at(connect, f"ws://127.0.0.1:{ports.pop()}")
+        if isinstance(host, tuple):
+            assert len(server.sockets) == 1
 
 
-def test_several_hosts(setting: Setting, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with serve(setting, host=iter(["127.0.0.1", "127.0.0.2"])) as server:
-            names = [sock.getsockname() for sock in server.sockets]
-            assert [name[0] for name in names] == ["127.0.0.1", "127.0.0.2"]
-            assert names[0][1] == names[1][1]
-            for host, port in names:
-                await works_at(connect, f"ws://{host}:{port}")
-        with pytest.raises(OSError):
-            await connect(f"ws://{names[1][0]}:{names[1][1]}")
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_several_hosts(setting: Setting, connect: Connect) -> None:
+    async with serve(setting, host=iter(["127.0.0.1", "127.0.0.2"])) as server:
+        names = [sock.getsockname() for sock in server.sockets]
+        assert [name[0] for name in names] == ["127.0.0.1", "127.0.0.2"]
+        assert names[0][1] == names[1][1]
+        for host, port in names:
+            await works_at(connect, f"ws://{host}:{port}")
+    with pytest.raises(OSError):
+        await connect(f"ws://{names[1][0]}:{names[1][1]}")
 
 
 @needs_ipv6
-def test_both_families(setting: Setting, run: Run, connect: Connect, resolve: Resolve) -> None:
+@pytest.mark.no_leaks
+async def test_both_families(setting: Setting, connect: Connect, resolve: Resolve) -> None:
     resolve(("127.0.0.1", 0), ("::1", 0))
-
-    async def main() -> None:
-        async with serve(setting, host="somewhere") as server:
-            assert {sock.family for sock in server.sockets} == {socket.AF_INET, socket.AF_INET6}
-            [port] = {sock.getsockname()[1] for sock in server.sockets}
-            for sock in server.sockets:
-                with socket.socket(sock.family) as client:
-                    client.setblocking(False)
-                    await asyncio.get_running_loop().sock_connect(client, sock.getsockname())
-            assert port
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, host="somewhere") as server:
+        assert {sock.family for sock in server.sockets} == {socket.AF_INET, socket.AF_INET6}
+        [port] = {sock.getsockname()[1] for sock in server.sockets}
+        for sock in server.sockets:
+            with socket.socket(sock.family) as client:
+                client.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(client, sock.getsockname())
+        assert port
 
 
 @needs_ipv6
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_family(setting: Setting, run: Run, family: int) -> None:
-    async def main() -> None:
-        async with serve(setting, host=None, family=family) as server:
-            assert {sock.family for sock in server.sockets} == {family}
-
-    run(main)
+async def test_family(setting: Setting, family: int) -> None:
+    async with serve(setting, host=None, family=family) as server:
+        assert {sock.family for sock in server.sockets} == {family}
 
 
 @needs_ipv6
-def test_ipv6(setting: Setting, run: Run, connect: Connect) -> None:
+async def test_ipv6(setting: Setting, connect: Connect) -> None:
     addresses: list[Any] = []
 
     async def handler(ws: Any) -> None:
         addresses.extend([ws.local_address, ws.remote_address])
         await echo(ws)
 
-    async def main() -> None:
-        async with serve(setting, handler, host="::1") as server:
-            name = server.sockets[0].getsockname()
-            await works_at(connect, f"ws://[::1]:{name[1]}")
-            assert addresses[0] == name
-            assert addresses[1][0] == "::1"
-
-    run(main)
+    async with serve(setting, handler, host="::1") as server:
+        name = server.sockets[0].getsockname()
+        await works_at(connect, f"ws://[::1]:{name[1]}")
+        assert addresses[0] == name
+        assert addresses[1][0] == "::1"
 
 
-def test_address_in_use(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_address_in_use(setting: Setting) -> None:
     """The error names the address; sockets that were bound before are closed."""
-
-    async def main() -> None:
-        async with serve(setting) as server:
-            port = server.sockets[0].getsockname()[1]
-            with pytest.raises(OSError, match=rf"127\.0\.0\.1:{port}"):
-                await serve(setting, host=["127.0.0.2", "127.0.0.1"], port=port)
-            await works(server)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(OSError, match=rf"127\.0\.0\.1:{port}"):
+            await serve(setting, host=["127.0.0.2", "127.0.0.1"], port=port)
+        await works(server)
 
 
-def test_closing_a_server_that_did_not_start(setting: Setting, run: Run) -> None:
+async def test_closing_a_server_that_did_not_start(setting: Setting) -> None:
     """There is nothing to wait for."""
-
-    async def main() -> None:
-        async with serve(setting) as server:
-            other = serve(setting, port=server.sockets[0].getsockname()[1])
-            with pytest.raises(OSError, match="cannot listen"):
-                await other
-            other.close()
-            await asyncio.wait_for(other.wait_closed(), 0.2)
-
-    run(main)
+    async with serve(setting) as server:
+        other = serve(setting, port=server.sockets[0].getsockname()[1])
+        with pytest.raises(OSError, match="cannot listen"):
+            await other
+        other.close()
+        await asyncio.wait_for(other.wait_closed(), 0.2)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "name.invalid"])
-def test_foreign_address(setting: Setting, run: Run, host: str) -> None:
-    async def main() -> None:
-        with pytest.raises(OSError) as raised:
-            await serve(setting, host=host)
-        if host == "192.0.2.1":
-            assert host in str(raised.value)
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_foreign_address(setting: Setting, host: str) -> None:
+    with pytest.raises(OSError) as raised:
+        await serve(setting, host=host)
+    if host == "192.0.2.1":
+        assert host in str(raised.value)
 
 
-def test_unavailable_address_beside_others(setting: Setting, run: Run, resolve: Resolve) -> None:
+@pytest.mark.no_leaks
+async def test_unavailable_address_beside_others(setting: Setting, resolve: Resolve) -> None:
     """Like ::1 of localhost, where IPv6 is switched off."""
     resolve(("192.0.2.1", 0), ("127.0.0.1", 0))
-
-    async def main() -> None:
-        async with serve(setting, host="localhost") as server:
-            assert [sock.getsockname()[0] for sock in server.sockets] == ["127.0.0.1"]
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, host="localhost") as server:
+        assert [sock.getsockname()[0] for sock in server.sockets] == ["127.0.0.1"]
 
 
-def test_same_port_again_at_once(setting: Setting, run: Run) -> None:
+async def test_same_port_again_at_once(setting: Setting) -> None:
     """The port is reusable although the system remembers connections of the first server."""
-
-    async def main() -> None:
-        port = 0
-        for _ in range(2):
-            async with serve(setting, idle, port=port) as server:
-                port = server.sockets[0].getsockname()[1]
-                raw = await Raw.open(server)
-                assert server.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
-                server.close()
-                await raw.until_close()
-                raw.close()
-
-    run(main)
+    port = 0
+    for _ in range(2):
+        async with serve(setting, idle, port=port) as server:
+            port = server.sockets[0].getsockname()[1]
+            raw = await Raw.open(server)
+            assert server.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+            server.close()
+            await raw.until_close()
+            raw.close()
 
 
-def test_reuse_address_off(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, reuse_address=False) as server:
-            assert not server.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
-
-    run(main)
+async def test_reuse_address_off(setting: Setting) -> None:
+    async with serve(setting, reuse_address=False) as server:
+        assert not server.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="needs SO_REUSEPORT")
-def test_reuse_port(setting: Setting, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with serve(setting, reuse_port=True) as first:
-            port = first.sockets[0].getsockname()[1]
-            async with serve(setting, port=port, reuse_port=True):
-                for _ in range(8):
-                    await works_at(connect, f"ws://127.0.0.1:{port}")
-            with pytest.raises(OSError, match="cannot listen"):
-                await serve(setting, port=port)
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_reuse_port(setting: Setting, connect: Connect) -> None:
+    async with serve(setting, reuse_port=True) as first:
+        port = first.sockets[0].getsockname()[1]
+        async with serve(setting, port=port, reuse_port=True):
+            for _ in range(8):
+                await works_at(connect, f"ws://127.0.0.1:{port}")
+        with pytest.raises(OSError, match="cannot listen"):
+            await serve(setting, port=port)
 
 
 class Listening(socket.socket):
@@ -248,181 +200,142 @@ class Listening(socket.socket):
 
 
 @pytest.mark.parametrize("backlog", [None, 7, 0])
-def test_backlog(setting: Setting, run: Run, backlog: int | None) -> None:
-    async def main() -> None:
-        with Listening() as sock:
-            sock.bind(("127.0.0.1", 0))
-            options = {} if backlog is None else {"backlog": backlog}
-            async with serve(setting, echo, None, None, sock=sock, **options) as server:
-                assert sock.calls == (4096 if backlog is None else backlog,)
-                await works(server)
-
-    run(main)
+async def test_backlog(setting: Setting, backlog: int | None) -> None:
+    with Listening() as sock:
+        sock.bind(("127.0.0.1", 0))
+        options = {} if backlog is None else {"backlog": backlog}
+        async with serve(setting, echo, None, None, sock=sock, **options) as server:
+            assert sock.calls == (4096 if backlog is None else backlog,)
+            await works(server)
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_sock(setting: Setting, run: Run, blocking: bool) -> None:
+async def test_sock(setting: Setting, blocking: bool) -> None:
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     sock.setblocking(blocking)
-
-    async def main() -> None:
-        async with serve(setting, echo, None, None, sock=sock) as server:
-            assert server.sockets == (sock,)
-            await works(server)
-        assert sock.fileno() == -1
-
-    run(main)
+    async with serve(setting, echo, None, None, sock=sock) as server:
+        assert server.sockets == (sock,)
+        await works(server)
+    assert sock.fileno() == -1
 
 
-def test_sock_is_closed(setting: Setting, run: Run) -> None:
+async def test_sock_is_closed(setting: Setting) -> None:
     sock = socket.socket()
     sock.close()
-
-    async def main() -> None:
-        with pytest.raises(ValueError, match="sock"):
-            await serve(setting, echo, None, None, sock=sock)
-
-    run(main)
+    with pytest.raises(ValueError, match="sock"):
+        await serve(setting, echo, None, None, sock=sock)
 
 
 # Starting
 
 
-def test_start_serving_later(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, start_serving=False) as server:
-            assert not server.is_serving()
-            assert len(server.sockets) == 1
-            with pytest.raises(ConnectionRefusedError):
-                await Raw.connect(server)
-            for _ in range(2):
-                await server.start_serving()
-                assert server.is_serving()
-            await works(server)
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_start_serving_later(setting: Setting) -> None:
+    async with serve(setting, start_serving=False) as server:
+        assert not server.is_serving()
+        assert len(server.sockets) == 1
+        with pytest.raises(ConnectionRefusedError):
+            await Raw.connect(server)
+        for _ in range(2):
+            await server.start_serving()
+            assert server.is_serving()
+        await works(server)
 
 
-def test_never_started_serving(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        async with serve(setting, start_serving=False):
-            pass
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_never_started_serving(setting: Setting) -> None:
+    async with serve(setting, start_serving=False):
+        pass
 
 
-def test_listening_fails(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_listening_fails(setting: Setting) -> None:
     """The port was free at bind, and is not at listen."""
+    with Listening() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.error = OSError("mine")
+        with pytest.raises(OSError, match="mine"):
+            await serve(setting, echo, None, None, sock=sock)
+        assert sock.fileno() == -1
 
-    async def main() -> None:
-        with Listening() as sock:
-            sock.bind(("127.0.0.1", 0))
+
+@pytest.mark.no_leaks
+async def test_listening_fails_later(setting: Setting) -> None:
+    with Listening() as sock:
+        sock.bind(("127.0.0.1", 0))
+        async with serve(setting, echo, None, None, sock=sock, start_serving=False) as server:
             sock.error = OSError("mine")
             with pytest.raises(OSError, match="mine"):
-                await serve(setting, echo, None, None, sock=sock)
-            assert sock.fileno() == -1
-
-    with no_leaks():
-        run(main)
-
-
-def test_listening_fails_later(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        with Listening() as sock:
-            sock.bind(("127.0.0.1", 0))
-            async with serve(setting, echo, None, None, sock=sock, start_serving=False) as server:
-                sock.error = OSError("mine")
-                with pytest.raises(OSError, match="mine"):
-                    await server.start_serving()
-                assert not server.is_serving()
-                sock.error = None
                 await server.start_serving()
-                await works(server)
-
-    with no_leaks():
-        run(main)
-
-
-def test_await_twice(setting: Setting, run: Run) -> None:
-    async def main() -> None:
-        opening = serve(setting)
-        server = await opening
-        assert await server is server
-        async with server as again:
-            assert again is server
-            assert len(server.sockets) == 1
+            assert not server.is_serving()
+            sock.error = None
+            await server.start_serving()
             await works(server)
-        assert not server.is_serving()
-
-    with no_leaks():
-        run(main)
 
 
-def test_starting_is_cancelled(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.no_leaks
+async def test_await_twice(setting: Setting) -> None:
+    opening = serve(setting)
+    server = await opening
+    assert await server is server
+    async with server as again:
+        assert again is server
+        assert len(server.sockets) == 1
+        await works(server)
+    assert not server.is_serving()
+
+
+@pytest.mark.no_leaks
+async def test_starting_is_cancelled(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancelled while names are resolved: nothing is left."""
     release = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    real = loop.getaddrinfo
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        real = loop.getaddrinfo
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        await release.wait()
+        return await real(*arguments, **options)
 
-        async def slow(*arguments: Any, **options: Any) -> Any:
-            await release.wait()
-            return await real(*arguments, **options)
-
-        monkeypatch.setattr(type(loop), "getaddrinfo", lambda self, *a, **k: slow(*a, **k))
-        task = asyncio.ensure_future(_start(serve(setting)))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    with no_leaks():
-        run(main)
+    monkeypatch.setattr(type(loop), "getaddrinfo", lambda self, *a, **k: slow(*a, **k))
+    task = asyncio.ensure_future(_start(serve(setting)))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
 async def _start(server: Any) -> Any:
     return await server
 
 
-def test_closing_while_it_starts(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.no_leaks
+async def test_closing_while_it_starts(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server does not begin to listen afterwards."""
+    loop = asyncio.get_running_loop()
+    real = loop.getaddrinfo
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        real = loop.getaddrinfo
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.02)
+        return await real(*arguments, **options)
 
-        async def slow(*arguments: Any, **options: Any) -> Any:
-            await asyncio.sleep(0.02)
-            return await real(*arguments, **options)
-
-        monkeypatch.setattr(type(loop), "getaddrinfo", lambda self, *a, **k: slow(*a, **k))
-        server = serve(setting)
-        task = asyncio.ensure_future(_start(server))
-        await asyncio.sleep(0)
-        server.close()
-        await asyncio.wait([task])
-        await asyncio.wait_for(server.wait_closed(), 2)
-        left = server.sockets
-        for sock in left:
-            sock.close()
-        assert left == ()
-        assert not server.is_serving()
-
-    with no_leaks():
-        run(main)
+    monkeypatch.setattr(type(loop), "getaddrinfo", lambda self, *a, **k: slow(*a, **k))
+    server = serve(setting)
+    task = asyncio.ensure_future(_start(server))
+    await asyncio.sleep(0)
+    server.close()
+    await asyncio.wait([task])
+    await asyncio.wait_for(server.wait_closed(), 2)
+    left = server.sockets
+    for sock in left:
+        sock.close()
+    assert left == ()
+    assert not server.is_serving()
 
 
-def test_uri_of_helpers(setting: Setting, run: Run, connect: Connect) -> None:
+@pytest.mark.no_leaks
+async def test_uri_of_helpers(setting: Setting, connect: Connect) -> None:
     """By host name, as users write it."""
-
-    async def main() -> None:
-        async with serve(setting, host="localhost") as server:
-            await works_at(connect, uri(server, host="localhost"))
-            await soon(lambda: not server.connections)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, host="localhost") as server:
+        await works_at(connect, uri(server, host="localhost"))
+        await soon(lambda: not server.connections)

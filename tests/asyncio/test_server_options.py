@@ -11,7 +11,8 @@ import pytest
 
 from interop import serving
 from interop.asyncio_tools import Setting, soon
-from interop.checks import no_leaks, within
+from interop.checks import within
+from interop.connecting import Connect
 from interop.frames import TEXT, Close, Frame, deflate
 from interop.serving import LOGGER, ONE_OF_EACH_PORT, Raw, dial, echo, idle, logged, masked, serve, uri
 from interop.subject import IS_WIRESPEED, exceptions
@@ -24,9 +25,6 @@ else:
     ClientConnection = Deflate = NegotiationError = ServerConnection = Exception
 
 SETTINGS = ONE_OF_EACH_PORT
-
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 
 
 async def answer(server: Any, *fields: str) -> Any:
@@ -74,35 +72,30 @@ PATTERN = re.compile(r"https?://([a-z]+\.)*example\.com")
     ],
     ids=str,
 )
-def test_origins(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, origins: Any, sent: list[str], accepted: bool
+@pytest.mark.no_leaks
+async def test_origins(
+    setting: Setting, caplog: pytest.LogCaptureFixture, origins: Any, sent: list[str], accepted: bool
 ) -> None:
-    async def main() -> None:
-        async with serve(setting, idle, origins=origins) as server:
-            reply = await answer(server, *[f"Origin: {value}" for value in sent])
-            assert reply.status == (101 if accepted else 403)
-            if not accepted:
-                assert b"origin" in reply.body.lower()
-                assert reply["Content-Type"] == "text/plain; charset=utf-8"
-                assert reply["Date"]
-
-    with caplog.at_level(logging.INFO, LOGGER), no_leaks():
-        run(main)
+    caplog.set_level(logging.INFO, LOGGER)
+    async with serve(setting, idle, origins=origins) as server:
+        reply = await answer(server, *[f"Origin: {value}" for value in sent])
+        assert reply.status == (101 if accepted else 403)
+        if not accepted:
+            assert b"origin" in reply.body.lower()
+            assert reply["Content-Type"] == "text/plain; charset=utf-8"
+            assert reply["Date"]
     refusals = [text for text in logged(caplog, logging.INFO) if "Origin" in text]
     assert len(refusals) == (not accepted)
     assert logged(caplog) == []
 
 
-def test_origin_of_clients(setting: Setting, run: Run, connect: Connect) -> None:
-    async def main() -> None:
-        async with serve(setting, origins=["https://good.example"]) as server:
-            for client in (connect, dial):
-                async with client(uri(server), origin="https://good.example"):
-                    pass
-                with pytest.raises(Exception, match="403"):
-                    await client(uri(server), origin="https://bad.example")
-
-    run(main)
+async def test_origin_of_clients(setting: Setting, connect: Connect) -> None:
+    async with serve(setting, origins=["https://good.example"]) as server:
+        for client in (connect, dial):
+            async with client(uri(server), origin="https://good.example"):
+                pass
+            with pytest.raises(Exception, match="403"):
+                await client(uri(server), origin="https://bad.example")
 
 
 # Subprotocols
@@ -121,20 +114,17 @@ def test_origin_of_clients(setting: Setting, run: Run, connect: Connect) -> None
         (("a",), ["Sec-WebSocket-Protocol: a"], "a"),
     ],
 )
-def test_subprotocols(setting: Setting, run: Run, supported: Any, offered: list[str], chosen: str | None) -> None:
+async def test_subprotocols(setting: Setting, supported: Any, offered: list[str], chosen: str | None) -> None:
     seen: list[Any] = []
 
     async def handler(ws: Any) -> None:
         seen.append(ws.subprotocol)
 
-    async def main() -> None:
-        async with serve(setting, handler, subprotocols=supported) as server:
-            reply = await answer(server, *offered)
-            assert (reply.status, reply["Sec-WebSocket-Protocol"]) == (101, chosen)
-            await soon(lambda: seen)
-            assert seen == [chosen]
-
-    run(main)
+    async with serve(setting, handler, subprotocols=supported) as server:
+        reply = await answer(server, *offered)
+        assert (reply.status, reply["Sec-WebSocket-Protocol"]) == (101, chosen)
+        await soon(lambda: seen)
+        assert seen == [chosen]
 
 
 @pytest.mark.parametrize(
@@ -150,13 +140,9 @@ def test_subprotocols(setting: Setting, run: Run, supported: Any, offered: list[
     ],
     ids=["last", "none", "not-offered", "refuses", "raises", "type", "empty"],
 )
-def test_select_subprotocol(
-    setting: Setting,
-    run: Run,
-    caplog: pytest.LogCaptureFixture,
-    select: Any,
-    status: int,
-    chosen: str | None,
+@pytest.mark.no_leaks
+async def test_select_subprotocol(
+    setting: Setting, caplog: pytest.LogCaptureFixture, select: Any, status: int, chosen: str | None
 ) -> None:
     calls: list[Any] = []
 
@@ -167,32 +153,24 @@ def test_select_subprotocol(
             raise outcome
         return outcome
 
-    async def main() -> None:
-        async with serve(setting, idle, subprotocols=["ignored"], select_subprotocol=choose) as server:
-            reply = await answer(server, "Sec-WebSocket-Protocol: a, b")
-            assert reply.status == status
-            assert reply["Sec-WebSocket-Protocol"] == chosen
-            assert b"secret" not in reply.body
-            assert (b"no v2" in reply.body) == (status == 400)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, subprotocols=["ignored"], select_subprotocol=choose) as server:
+        reply = await answer(server, "Sec-WebSocket-Protocol: a, b")
+        assert reply.status == status
+        assert reply["Sec-WebSocket-Protocol"] == chosen
+        assert b"secret" not in reply.body
+        assert (b"no v2" in reply.body) == (status == 400)
     assert calls == [("/", ["a", "b"])]
     assert (logged(caplog) != []) == (status == 500)
 
 
-def test_select_subprotocol_without_an_offer(setting: Setting, run: Run) -> None:
+async def test_select_subprotocol_without_an_offer(setting: Setting) -> None:
     calls: list[Any] = []
-
-    async def main() -> None:
-        async with serve(setting, idle, select_subprotocol=lambda ws, offered: calls.append(list(offered))) as server:
-            assert (await answer(server)).status == 101
-            # A request that is not for a WebSocket is answered as usual.
-            with await Raw.connect(server) as raw:
-                await raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-                assert (await raw.reply()).status == 426
-
-    run(main)
+    async with serve(setting, idle, select_subprotocol=lambda ws, offered: calls.append(list(offered))) as server:
+        assert (await answer(server)).status == 101
+        # A request that is not for a WebSocket is answered as usual.
+        with await Raw.connect(server) as raw:
+            await raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await raw.reply()).status == 426
     assert calls[0] == []
 
 
@@ -215,41 +193,34 @@ def test_select_subprotocol_without_an_offer(setting: Setting, run: Run) -> None
         (None, "permessage-deflate", None),
     ],
 )
-def test_compression(setting: Setting, run: Run, compression: Any, offer: str | None, answered: str | None) -> None:
-    async def main() -> None:
-        async with serve(setting, compression=compression) as server:
-            fields = () if offer is None else (f"Sec-WebSocket-Extensions: {offer}",)
-            assert (await answer(server, *fields))["Sec-WebSocket-Extensions"] == answered
-
-    run(main)
+async def test_compression(setting: Setting, compression: Any, offer: str | None, answered: str | None) -> None:
+    async with serve(setting, compression=compression) as server:
+        fields = () if offer is None else (f"Sec-WebSocket-Extensions: {offer}",)
+        assert (await answer(server, *fields))["Sec-WebSocket-Extensions"] == answered
 
 
-def test_deflate_options(setting: Setting, run: Run, connect: Connect) -> None:
+async def test_deflate_options(setting: Setting, connect: Connect) -> None:
     options = Deflate(server_no_context_takeover=True, client_max_window_bits=10, threshold=100)
-
-    async def main() -> None:
-        async with serve(setting, compression=options) as server:
-            offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
-            with await Raw.connect(server) as raw:
-                await raw.send(serving.request("/", offer))
-                answered = (await raw.head())["Sec-WebSocket-Extensions"]
-                assert set((answered or "").split("; ")[1:]) == {
-                    "server_no_context_takeover",
-                    "client_max_window_bits=10",
-                }
-                await raw.send(masked(TEXT, deflate(b"x" * 99, window_bits=10), rsv=4))
-                assert await raw.frame() == Frame(TEXT, b"x" * 99, masked=False)
-                for _ in range(2):  # both alike: the second does not refer to the first
-                    await raw.send(masked(TEXT, deflate(b"y" * 100, window_bits=10), rsv=4))
-                frames = [await raw.frame(), await raw.frame()]
-                assert frames[0] == frames[1]
-                assert frames[0].rsv == 4
-            for client in (connect, dial):
-                async with client(uri(server)) as ws:
-                    await ws.send("z" * 1000)
-                    assert await ws.recv() == "z" * 1000
-
-    run(main)
+    async with serve(setting, compression=options) as server:
+        offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
+        with await Raw.connect(server) as raw:
+            await raw.send(serving.request("/", offer))
+            answered = (await raw.head())["Sec-WebSocket-Extensions"]
+            assert set((answered or "").split("; ")[1:]) == {
+                "server_no_context_takeover",
+                "client_max_window_bits=10",
+            }
+            await raw.send(masked(TEXT, deflate(b"x" * 99, window_bits=10), rsv=4))
+            assert await raw.frame() == Frame(TEXT, b"x" * 99, masked=False)
+            for _ in range(2):  # both alike: the second does not refer to the first
+                await raw.send(masked(TEXT, deflate(b"y" * 100, window_bits=10), rsv=4))
+            frames = [await raw.frame(), await raw.frame()]
+            assert frames[0] == frames[1]
+            assert frames[0].rsv == 4
+        for client in (connect, dial):
+            async with client(uri(server)) as ws:
+                await ws.send("z" * 1000)
+                assert await ws.recv() == "z" * 1000
 
 
 # Fields
@@ -258,36 +229,31 @@ def test_deflate_options(setting: Setting, run: Run, connect: Connect) -> None:
 @pytest.mark.parametrize("value", [None, "mine/1.0", ""])
 @pytest.mark.parametrize("hooks", [False, True])
 @pytest.mark.parametrize("fields", [(), ("Upgrade: none",), ("Origin: http://b",), ("X-Refuse: 1",)], ids=str)
-def test_server_header(setting: Setting, run: Run, value: str | None, hooks: bool, fields: tuple[str, ...]) -> None:
+async def test_server_header(setting: Setting, value: str | None, hooks: bool, fields: tuple[str, ...]) -> None:
     """In every response: accepting, refusing, with hooks and without; the date too, RFC 9110, section 6.6.1."""
 
     def process(ws: Any, request: Any) -> Any:
         return ws.respond(404, "no") if "X-Refuse" in request.headers else None
 
-    async def main() -> None:
-        options: dict[str, Any] = {"process_request": process, "origins": ["http://a", None]} if hooks else {}
-        async with serve(setting, idle, server_header=value, **options) as server:
-            reply = await answer(server, *fields)
-            assert reply["Server"] == value, reply
-            assert reply["Date"] is not None
-
-    run(main)
+    options: dict[str, Any] = {"process_request": process, "origins": ["http://a", None]} if hooks else {}
+    async with serve(setting, idle, server_header=value, **options) as server:
+        reply = await answer(server, *fields)
+        assert reply["Server"] == value, reply
+        assert reply["Date"] is not None
 
 
-def test_server_header_by_default(setting: Setting, run: Run) -> None:
+async def test_server_header_by_default(setting: Setting) -> None:
     import wirespeed
 
-    async def main() -> None:
-        async with serve(setting, idle) as server:
-            assert wirespeed.__version__ in ((await answer(server))["Server"] or "")
-
-    run(main)
+    async with serve(setting, idle) as server:
+        assert wirespeed.__version__ in ((await answer(server))["Server"] or "")
 
 
 # Logger
 
 
-def test_logger(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_logger(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
     own = logging.getLogger("tests.mine")
     seen: list[Any] = []
 
@@ -295,14 +261,10 @@ def test_logger(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) ->
         seen.append(ws.logger)
         raise ZeroDivisionError
 
-    async def main() -> None:
-        async with serve(setting, handler, logger=own) as server:
-            assert server.logger is own
-            with await Raw.open(server) as raw:
-                assert (await raw.until_close())[1] == Close(1011)
-
-    with caplog.at_level(logging.DEBUG):
-        run(main)
+    async with serve(setting, handler, logger=own) as server:
+        assert server.logger is own
+        with await Raw.open(server) as raw:
+            assert (await raw.until_close())[1] == Close(1011)
     assert seen == [own]
     names = {record.name for record in caplog.records if record.name.startswith(("tests", "wirespeed"))}
     assert names == {"tests.mine"}
@@ -327,7 +289,7 @@ class Counting(ServerConnection):
         return message
 
 
-def test_create_connection(setting: Setting, run: Run, connect: Connect) -> None:
+async def test_create_connection(setting: Setting, connect: Connect) -> None:
     made: list[Any] = []
 
     def function(*arguments: Any, **options: Any) -> Any:
@@ -339,15 +301,12 @@ def test_create_connection(setting: Setting, run: Run, connect: Connect) -> None
         await ws.send(await ws.recv())
         assert ws.received == 1
 
-    async def main() -> None:
-        for create in (Counting, function):
-            async with serve(setting, handler, create_connection=create) as server, connect(uri(server)) as ws:
-                await ws.send("x")
-                assert await ws.recv() == "x"
-                with pytest.raises(exceptions.ConnectionClosedOK):
-                    await ws.recv()
-
-    run(main)
+    for create in (Counting, function):
+        async with serve(setting, handler, create_connection=create) as server, connect(uri(server)) as ws:
+            await ws.send("x")
+            assert await ws.recv() == "x"
+            with pytest.raises(exceptions.ConnectionClosedOK):
+                await ws.recv()
     assert len(made) == 1
 
 
@@ -364,37 +323,34 @@ def _failing(how: str) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("hooks", [False, True])
 @pytest.mark.parametrize("how", ["type", "raise", "client", "listener"])
-def test_create_connection_fails(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
+@pytest.mark.no_leaks
+async def test_create_connection_fails(
+    setting: Setting, caplog: pytest.LogCaptureFixture, how: str, hooks: bool
 ) -> None:
     """The client gets an error response without the reason, if its connection was not taken yet; the server
     continues.
     """
+    caplog.set_level(logging.INFO, LOGGER)
     called: list[Any] = []
-
-    async def main() -> None:
-        options: dict[str, Any] = {"process_request": lambda *_: called.append(_)} if hooks else {}
-        if how == "listener":
-            options |= {"handler": None, "listener": _failing("raise")}
-        else:
-            options |= {"create_connection": _failing(how)}
-        async with serve(setting, **options) as server:
-            for _ in range(2):
-                with await Raw.connect(server) as raw:
-                    await raw.send(serving.request())
-                    with within(1):
-                        answered = await raw.rest()
-                    if how == "client":
-                        assert answered == b""
-                    else:
-                        assert answered.startswith(b"HTTP/1.1 500 ")
-                        assert answered.endswith(b"\nSee server log for more information.\n")
-                    assert b"mine" not in answered
-            assert server.is_serving()
-            assert server.connections == set()
-
-    with caplog.at_level(logging.INFO, LOGGER), no_leaks():
-        run(main)
+    options: dict[str, Any] = {"process_request": lambda *_: called.append(_)} if hooks else {}
+    if how == "listener":
+        options |= {"handler": None, "listener": _failing("raise")}
+    else:
+        options |= {"create_connection": _failing(how)}
+    async with serve(setting, **options) as server:
+        for _ in range(2):
+            with await Raw.connect(server) as raw:
+                await raw.send(serving.request())
+                with within(1):
+                    answered = await raw.rest()
+                if how == "client":
+                    assert answered == b""
+                else:
+                    assert answered.startswith(b"HTTP/1.1 500 ")
+                    assert answered.endswith(b"\nSee server log for more information.\n")
+                assert b"mine" not in answered
+        assert server.is_serving()
+        assert server.connections == set()
     texts = [text for text in logged(caplog, logging.INFO) if "handshake failed" in text]
     assert len(texts) == 2
     for text in texts:
@@ -403,26 +359,19 @@ def test_create_connection_fails(
 
 
 @pytest.mark.parametrize("how", ["raise", "client"])
-def test_create_connection_fails_loudly(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
-    async def main() -> None:
-        async with serve(setting, create_connection=_failing(how)) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(serving.request())
-                await raw.rest()
-
-    run(main)
+async def test_create_connection_fails_loudly(setting: Setting, caplog: pytest.LogCaptureFixture, how: str) -> None:
+    async with serve(setting, create_connection=_failing(how)) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(serving.request())
+            await raw.rest()
     [record] = [record for record in caplog.records if record.name == LOGGER]
     assert record.levelno == logging.ERROR
     assert record.exc_info
 
 
-def test_serve_keeps_its_arguments(setting: Setting, run: Run) -> None:
+async def test_serve_keeps_its_arguments(setting: Setting) -> None:
     """Later changes of a list argument have no effect."""
     names = ["a"]
-
-    async def main() -> None:
-        async with serve(setting, echo, subprotocols=names) as server:
-            names[0] = "b"
-            assert (await answer(server, "Sec-WebSocket-Protocol: a, b"))["Sec-WebSocket-Protocol"] == "a"
-
-    run(main)
+    async with serve(setting, echo, subprotocols=names) as server:
+        names[0] = "b"
+        assert (await answer(server, "Sec-WebSocket-Protocol: a, b"))["Sec-WebSocket-Protocol"] == "a"

@@ -13,7 +13,7 @@ import pytest
 from websockets.exceptions import InvalidStatus as WebsocketsInvalidStatus
 
 from interop.asyncio_tools import Setting, soon
-from interop.checks import no_leaks, within
+from interop.connecting import Connect
 from interop.frames import TEXT, Close, Frame
 from interop.serving import (
     LOGGER,
@@ -38,8 +38,6 @@ if IS_WIRESPEED:
 
 SETTINGS = ONE_OF_EACH_PORT
 
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
 Wrap = Callable[..., Any]
 
 
@@ -68,7 +66,7 @@ async def answer(server: Any, data: bytes) -> Any:
 # process_request
 
 
-def test_request_accepts(setting: Setting, run: Run, connect: Connect, wrap: Wrap) -> None:
+async def test_request_accepts(setting: Setting, connect: Connect, wrap: Wrap) -> None:
     """The hook gets the connection that the handler gets, with attributes that the hook sets."""
     seen: list[Any] = []
 
@@ -86,18 +84,15 @@ def test_request_accepts(setting: Setting, run: Run, connect: Connect, wrap: Wra
         await ws.send(ws.username)
         await echo(ws)
 
-    async def main() -> None:
-        serving = serve(setting, handler, process_request=wrap(process))
-        async with serving as server, connect(uri(server, "/mine")) as ws:
-            assert await ws.recv() == "somebody"
-            await ws.send("x")
-            assert await ws.recv() == "x"
-
-    run(main)
+    serving = serve(setting, handler, process_request=wrap(process))
+    async with serving as server, connect(uri(server, "/mine")) as ws:
+        assert await ws.recv() == "somebody"
+        await ws.send("x")
+        assert await ws.recv() == "x"
     assert len(seen) == 1
 
 
-def test_cannot_send_before_open(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_cannot_send_before_open(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     outcome: list[Any] = []
 
     async def process(ws: Any, request: Any) -> None:
@@ -108,19 +103,16 @@ def test_cannot_send_before_open(setting: Setting, run: Run, caplog: pytest.LogC
             except Exception as exc:
                 outcome.append(exc)
 
-    async def main() -> None:
-        async with serve(setting, process_request=process) as server:
-            with await Raw.open(server) as raw:
-                await raw.send(masked(TEXT, b"first"))
-                assert await raw.frame() == Frame(TEXT, b"first", masked=False)
-
-    run(main)
+    async with serve(setting, process_request=process) as server:
+        with await Raw.open(server) as raw:
+            await raw.send(masked(TEXT, b"first"))
+            assert await raw.frame() == Frame(TEXT, b"first", masked=False)
     assert len(outcome) == 2
     assert all(isinstance(exc, Exception) for exc in outcome)
 
 
 @pytest.mark.parametrize("operation", ["send", "ping"])
-def test_sending_before_open(setting: Setting, run: Run, operation: str) -> None:
+async def test_sending_before_open(setting: Setting, operation: str) -> None:
     """Sending raises immediately, because waiting inside ``process_request`` could never end."""
     outcome: list[Any] = []
 
@@ -130,20 +122,19 @@ def test_sending_before_open(setting: Setting, run: Run, operation: str) -> None
         except Exception as exc:
             outcome.append(exc)
 
-    async def main() -> None:
-        async with serve(setting, process_request=process) as server:
-            with await Raw.open(server) as raw:
-                await raw.send(masked(TEXT, b"first"))
-                assert await raw.frame() == Frame(TEXT, b"first", masked=False)
-
-    run(main)
+    async with serve(setting, process_request=process) as server:
+        with await Raw.open(server) as raw:
+            await raw.send(masked(TEXT, b"first"))
+            assert await raw.frame() == Frame(TEXT, b"first", masked=False)
     assert len(outcome) == 1
     assert isinstance(outcome[0], Exception)
     assert not isinstance(outcome[0], asyncio.TimeoutError)
 
 
 @pytest.mark.parametrize("how", ["abort", "close"])
-def test_ending_before_open(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture, how: str) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(3)
+async def test_ending_before_open(setting: Setting, caplog: pytest.LogCaptureFixture, how: str) -> None:
     """The handler is not called, and nothing breaks."""
     handled: list[Any] = []
 
@@ -156,20 +147,18 @@ def test_ending_before_open(setting: Setting, run: Run, caplog: pytest.LogCaptur
     async def handler(ws: Any) -> None:
         handled.append(ws.state.name)
 
-    async def main() -> None:
-        async with serve(setting, handler, process_request=process, open_timeout=1, close_timeout=0.2) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(request())
-                assert b" 101 " not in await asyncio.wait_for(raw.rest(), 0.5)
-            await soon(lambda: not server._tasks)
-
-    with no_leaks(), within(3):
-        run(main)
+    async with serve(setting, handler, process_request=process, open_timeout=1, close_timeout=0.2) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(request())
+            assert b" 101 " not in await asyncio.wait_for(raw.rest(), 0.5)
+        await soon(lambda: not server._tasks)
     assert handled == []
     assert logged(caplog) == []
 
 
-def test_health_check(setting: Setting, run: Run, wrap: Wrap) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(5)
+async def test_health_check(setting: Setting, wrap: Wrap) -> None:
     """A plain HTTP request, as a load balancer makes it."""
     calls: list[tuple[str, ...]] = []
 
@@ -177,23 +166,19 @@ def test_health_check(setting: Setting, run: Run, wrap: Wrap) -> None:
         calls.append((request.method, request.path, request.protocol))
         return ws.respond(http.HTTPStatus.OK, "OK é\n") if request.path == "/health" else None
 
-    async def main() -> None:
-        async with serve(setting, process_request=wrap(process)) as server:
-            reply = await answer(server, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert (reply.status, reply.body) == (200, "OK é\n".encode())
-            assert reply["Content-Type"] == "text/plain; charset=utf-8"
-            assert reply["Content-Length"] == str(len(reply.body))
-            assert reply["Connection"] == "close"
-            assert reply["Date"]
-            assert reply["Server"].startswith("Python/")
-            reply = await answer(server, b"HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert (reply.status, reply.body, reply["Content-Length"]) == (200, b"", "6")
-            assert (await answer(server, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).status == 426
-            assert (await answer(server, b"GET /health HTTP/1.0\r\n\r\n")).status == 200
-            assert server.connections == set()
-
-    with no_leaks(), within(5):
-        run(main)
+    async with serve(setting, process_request=wrap(process)) as server:
+        reply = await answer(server, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (reply.status, reply.body) == (200, "OK é\n".encode())
+        assert reply["Content-Type"] == "text/plain; charset=utf-8"
+        assert reply["Content-Length"] == str(len(reply.body))
+        assert reply["Connection"] == "close"
+        assert reply["Date"]
+        assert reply["Server"].startswith("Python/")
+        reply = await answer(server, b"HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (reply.status, reply.body, reply["Content-Length"]) == (200, b"", "6")
+        assert (await answer(server, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).status == 426
+        assert (await answer(server, b"GET /health HTTP/1.0\r\n\r\n")).status == 200
+        assert server.connections == set()
     assert calls == [
         ("GET", "/health", "HTTP/1.1"),
         ("HEAD", "/health", "HTTP/1.1"),
@@ -203,34 +188,33 @@ def test_health_check(setting: Setting, run: Run, wrap: Wrap) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 204, 401, 404, 503])
-def test_request_refuses(
-    setting: Setting, run: Run, connect: Connect, wrap: Wrap, caplog: pytest.LogCaptureFixture, status: int
+@pytest.mark.no_leaks
+async def test_request_refuses(
+    setting: Setting, connect: Connect, wrap: Wrap, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+
     def process(ws: Any, request: Any) -> Any:
         response = ws.respond(status, "" if status == 204 else "Go away.\n")
         if status == 401:
             response.headers["WWW-Authenticate"] = 'Basic realm="x"'
         return response
 
-    async def main() -> None:
-        async with serve(setting, process_request=wrap(process)) as server:
-            with pytest.raises(exceptions.InvalidStatus) as raised:
-                await connect(uri(server))
-            response = raised.value.response
-            assert response.status_code == status
-            assert response.body == (b"" if status == 204 else b"Go away.\n")
-            assert ("WWW-Authenticate" in response.headers) == (status == 401)
-            with pytest.raises(WebsocketsInvalidStatus) as refused:
-                await dial(uri(server))
-            assert refused.value.response.status_code == status
-
-    with caplog.at_level(logging.INFO, LOGGER), no_leaks():
-        run(main)
+    async with serve(setting, process_request=wrap(process)) as server:
+        with pytest.raises(exceptions.InvalidStatus) as raised:
+            await connect(uri(server))
+        response = raised.value.response
+        assert response.status_code == status
+        assert response.body == (b"" if status == 204 else b"Go away.\n")
+        assert ("WWW-Authenticate" in response.headers) == (status == 401)
+        with pytest.raises(WebsocketsInvalidStatus) as refused:
+            await dial(uri(server))
+        assert refused.value.response.status_code == status
     assert any("refused" in text and str(status) in text for text in logged(caplog, logging.INFO))
     assert logged(caplog) == []
 
 
-def test_request_redirects(setting: Setting, run: Run, connect: Connect, wrap: Wrap) -> None:
+async def test_request_redirects(setting: Setting, connect: Connect, wrap: Wrap) -> None:
     def process(ws: Any, request: Any) -> Any:
         if request.path == "/there":
             return None
@@ -238,50 +222,44 @@ def test_request_redirects(setting: Setting, run: Run, connect: Connect, wrap: W
         response.headers["Location"] = "/there"
         return response
 
-    async def main() -> None:
-        async with serve(setting, process_request=wrap(process)) as server:
-            for client in (connect, dial):
-                async with client(uri(server)) as ws:
-                    assert ws.request.path == "/there"
-
-    run(main)
+    async with serve(setting, process_request=wrap(process)) as server:
+        for client in (connect, dial):
+            async with client(uri(server)) as ws:
+                assert ws.request.path == "/there"
 
 
 @pytest.mark.parametrize("wrong", ["text", 200, (200, [], b""), True], ids=repr)
-def test_request_returns_another_type(
-    setting: Setting, run: Run, wrap: Wrap, caplog: pytest.LogCaptureFixture, wrong: Any
+async def test_request_returns_another_type(
+    setting: Setting, wrap: Wrap, caplog: pytest.LogCaptureFixture, wrong: Any
 ) -> None:
-    async def main() -> None:
-        async with serve(setting, process_request=wrap(lambda ws, request: wrong)) as server:
-            reply = await answer(server, request())
-            assert reply.status == 500
-            assert b"log" in reply.body
-
-    run(main)
+    async with serve(setting, process_request=wrap(lambda ws, request: wrong)) as server:
+        reply = await answer(server, request())
+        assert reply.status == 500
+        assert b"log" in reply.body
     assert unnamed(logged(caplog)) == ["process_request failed"]
     assert type(wrong).__name__ in str(caplog.records[-1].exc_info)
 
 
-def test_request_raises(setting: Setting, run: Run, wrap: Wrap, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_request_raises(setting: Setting, wrap: Wrap, caplog: pytest.LogCaptureFixture) -> None:
     """The reason is logged, not sent to the client."""
 
     def process(ws: Any, request: Any) -> Any:
         raise ZeroDivisionError("secret")
 
-    async def main() -> None:
-        async with serve(setting, process_request=wrap(process)) as server:
-            reply = await answer(server, request())
-            assert reply.status == 500
-            assert b"secret" not in reply.body
-            assert reply["Connection"] == "close"
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, process_request=wrap(process)) as server:
+        reply = await answer(server, request())
+        assert reply.status == 500
+        assert b"secret" not in reply.body
+        assert reply["Connection"] == "close"
     assert unnamed(logged(caplog)) == ["process_request failed"]
     assert "secret" in caplog.text
 
 
-def test_request_takes_too_long(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+@pytest.mark.within(3)
+async def test_request_takes_too_long(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
     cancelled: list[bool] = []
 
     async def process(ws: Any, request: Any) -> None:
@@ -291,23 +269,18 @@ def test_request_takes_too_long(setting: Setting, run: Run, caplog: pytest.LogCa
             cancelled.append(True)
             raise
 
-    async def main() -> None:
-        async with serve(setting, process_request=process, open_timeout=0.1) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(request())
-                assert b"101" not in await raw.rest()
-            assert server.connections == set()
-
-    with caplog.at_level(logging.INFO, LOGGER), no_leaks(), within(3):
-        run(main)
+    async with serve(setting, process_request=process, open_timeout=0.1) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(request())
+            assert b"101" not in await raw.rest()
+        assert server.connections == set()
     assert cancelled == [True]
     assert any("open_timeout" in text for text in logged(caplog, logging.INFO))
     assert logged(caplog) == []
 
 
-def test_client_leaves_while_the_request_is_processed(
-    setting: Setting, run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.no_leaks
+async def test_client_leaves_while_the_request_is_processed(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     handled: list[Any] = []
     left = asyncio.Event()
 
@@ -319,76 +292,63 @@ def test_client_leaves_while_the_request_is_processed(
         handled.append("handler")
         await ws.wait_closed()
 
-    async def main() -> None:
-        async with serve(setting, handler, process_request=process) as server:
-            raw = await Raw.connect(server)
-            await raw.send(request())
-            await soon(lambda: handled)
-            raw.reset()
-            left.set()
-            await soon(lambda: not server._tasks)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler, process_request=process) as server:
+        raw = await Raw.connect(server)
+        await raw.send(request())
+        await soon(lambda: handled)
+        raw.reset()
+        left.set()
+        await soon(lambda: not server._tasks)
     assert logged(caplog) == []
 
 
-def test_custom_response(setting: Setting, run: Run, wrap: Wrap) -> None:
+async def test_custom_response(setting: Setting, wrap: Wrap) -> None:
     """Any body and fields are allowed; the server frames the message."""
 
     def process(ws: Any, request: Any) -> Any:
         headers = Headers([("Content-Type", "image/png"), ("X-Two", "1"), ("X-Two", "2")])
         return Response(418, "Teapot", headers, b"\x89PNG\x00")
 
-    async def main() -> None:
-        async with serve(setting, process_request=wrap(process)) as server:
-            reply = await answer(server, request())
-            assert (reply.status, reply.body) == (418, b"\x89PNG\x00")
-            assert reply["Content-Type"] == "image/png"
-            assert reply["Content-Length"] == "5"
-            assert reply.all("X-Two") == ["1", "2"]
-
-    run(main)
+    async with serve(setting, process_request=wrap(process)) as server:
+        reply = await answer(server, request())
+        assert (reply.status, reply.body) == (418, b"\x89PNG\x00")
+        assert reply["Content-Type"] == "image/png"
+        assert reply["Content-Length"] == "5"
+        assert reply.all("X-Two") == ["1", "2"]
 
 
-def test_large_body(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_large_body(setting: Setting) -> None:
     """More than the socket takes at once, to a client that reads slowly."""
     body = bytes(range(256)) * 20_000
 
     def process(ws: Any, request: Any) -> Any:
         return Response(200, "OK", Headers({"X": "y"}), body)
 
-    async def main() -> None:
-        async with serve(setting, process_request=process) as server:
-            with await Raw.connect(server, receive_buffer=4096) as raw:
-                await raw.send(request())
-                reply = await raw.head()
-                await asyncio.sleep(0.05)
-                assert await raw.rest() == body
-                assert reply["Content-Length"] == str(len(body))
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, process_request=process) as server:
+        with await Raw.connect(server, receive_buffer=4096) as raw:
+            await raw.send(request())
+            reply = await raw.head()
+            await asyncio.sleep(0.05)
+            assert await raw.rest() == body
+            assert reply["Content-Length"] == str(len(body))
 
 
-def test_hook_answers_101(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_hook_answers_101(setting: Setting) -> None:
     """A request that is not for a WebSocket cannot be answered with 101."""
 
     def process(ws: Any, request: Any) -> Any:
         return Response(101, "Switching Protocols", Headers(), cast(Any, None))
 
-    async def main() -> None:
-        async with serve(setting, process_request=process) as server:
-            reply = await answer(server, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert reply.status == 426
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, process_request=process) as server:
+        reply = await answer(server, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert reply.status == 426
 
 
 @pytest.mark.parametrize(("right", "status"), [(True, 101), (False, 401)])
 @pytest.mark.parametrize("kind", ["function", "coroutine function", "generator-based", "future"])
-def test_check_of_credentials(setting: Setting, run: Run, kind: str, right: bool, status: int) -> None:
+async def test_check_of_credentials(setting: Setting, kind: str, right: bool, status: int) -> None:
     @types.coroutine
     def generator_based() -> Any:
         yield
@@ -405,17 +365,14 @@ def test_check_of_credentials(setting: Setting, run: Run, kind: str, right: bool
             return asyncio.ensure_future(coroutine())
         return coroutine() if kind == "coroutine function" else generator_based()
 
-    async def main() -> None:
-        auth = basic_auth("here", check_credentials=check)
-        async with serve(setting, process_request=auth) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(request("/", "Authorization: Basic bWU6aXQ="))
-                assert (await raw.head()).status == status
-
-    run(main)
+    auth = basic_auth("here", check_credentials=check)
+    async with serve(setting, process_request=auth) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(request("/", "Authorization: Basic bWU6aXQ="))
+            assert (await raw.head()).status == status
 
 
-def test_credentials_check_without_await(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_credentials_check_without_await(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """A hook that forgets to await returns a coroutine, which is true."""
 
     async def forgotten() -> bool:
@@ -424,35 +381,29 @@ def test_credentials_check_without_await(setting: Setting, run: Run, caplog: pyt
     async def check(username: str, password: str) -> Any:
         return forgotten()
 
-    async def main() -> None:
-        async with serve(setting, process_request=basic_auth("here", check_credentials=check)) as server:
-            assert (await answer(server, request("/", "Authorization: Basic bWU6aXQ="))).status == 500
-
-    run(main)
+    async with serve(setting, process_request=basic_auth("here", check_credentials=check)) as server:
+        assert (await answer(server, request("/", "Authorization: Basic bWU6aXQ="))).status == 500
     assert "check_credentials must return whether they are right, not coroutine" in caplog.text
 
 
 # process_response
 
 
-def test_response_is_changed(setting: Setting, run: Run, connect: Connect, wrap: Wrap) -> None:
+async def test_response_is_changed(setting: Setting, connect: Connect, wrap: Wrap) -> None:
     def process(ws: Any, request: Any, response: Any) -> None:
         assert request is ws.request
         assert response.status_code == 101
         response.headers["Set-Cookie"] = "session=1"
 
-    async def main() -> None:
-        async with serve(setting, process_response=wrap(process)) as server, connect(uri(server)) as ws:
-            assert ws.response.headers["Set-Cookie"] == "session=1"
-            await ws.send("x")
-            assert await ws.recv() == "x"
-            [other] = server.connections
-            assert other.response.headers["Set-Cookie"] == "session=1"
-
-    run(main)
+    async with serve(setting, process_response=wrap(process)) as server, connect(uri(server)) as ws:
+        assert ws.response.headers["Set-Cookie"] == "session=1"
+        await ws.send("x")
+        assert await ws.recv() == "x"
+        [other] = server.connections
+        assert other.response.headers["Set-Cookie"] == "session=1"
 
 
-def test_response_sees_refusals(setting: Setting, run: Run, wrap: Wrap) -> None:
+async def test_response_sees_refusals(setting: Setting, wrap: Wrap) -> None:
     """Responses of the hook, and those of the library."""
     statuses: list[int] = []
 
@@ -463,66 +414,54 @@ def test_response_sees_refusals(setting: Setting, run: Run, wrap: Wrap) -> None:
     def deny(ws: Any, request: Any) -> Any:
         return ws.respond(404, "no") if request.path == "/deny" else None
 
-    async def main() -> None:
-        async with serve(setting, process_request=deny, process_response=wrap(process), origins=["http://a"]) as server:
-            for data in (request("/deny"), request(), b"GET / HTTP/1.1\r\nOrigin: http://a\r\nHost: x\r\n\r\n"):
-                assert (await answer(server, data))["X-Seen"] == "yes"
-
-    run(main)
+    async with serve(setting, process_request=deny, process_response=wrap(process), origins=["http://a"]) as server:
+        for data in (request("/deny"), request(), b"GET / HTTP/1.1\r\nOrigin: http://a\r\nHost: x\r\n\r\n"):
+            assert (await answer(server, data))["X-Seen"] == "yes"
     assert statuses == [404, 403, 426]
 
 
-def test_response_is_replaced(setting: Setting, run: Run, wrap: Wrap, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_response_is_replaced(setting: Setting, wrap: Wrap, caplog: pytest.LogCaptureFixture) -> None:
     def process(ws: Any, request: Any, response: Any) -> Any:
         return ws.respond(409, "full")
 
-    async def main() -> None:
-        async with serve(setting, idle, process_response=wrap(process)) as server:
-            reply = await answer(server, request())
-            assert (reply.status, reply.body) == (409, b"full")
-            assert server.connections == set()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, idle, process_response=wrap(process)) as server:
+        reply = await answer(server, request())
+        assert (reply.status, reply.body) == (409, b"full")
+        assert server.connections == set()
     assert logged(caplog) == []
 
 
 @pytest.mark.parametrize("how", ["raise", "type"])
-def test_response_fails(setting: Setting, run: Run, wrap: Wrap, caplog: pytest.LogCaptureFixture, how: str) -> None:
+@pytest.mark.no_leaks
+async def test_response_fails(setting: Setting, wrap: Wrap, caplog: pytest.LogCaptureFixture, how: str) -> None:
     def process(ws: Any, request: Any, response: Any) -> Any:
         if how == "type":
             return "text"
         raise ZeroDivisionError("secret")
 
-    async def main() -> None:
-        async with serve(setting, process_response=wrap(process)) as server:
-            reply = await answer(server, request())
-            assert reply.status == 500
-            assert b"secret" not in reply.body
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, process_response=wrap(process)) as server:
+        reply = await answer(server, request())
+        assert reply.status == 500
+        assert b"secret" not in reply.body
     assert unnamed(logged(caplog)) == ["process_response failed"]
 
 
-def test_response_chooses_the_subprotocol(setting: Setting, run: Run) -> None:
+async def test_response_chooses_the_subprotocol(setting: Setting) -> None:
     def process(ws: Any, request: Any, response: Any) -> None:
         response.headers["Sec-WebSocket-Protocol"] = "b"
 
     async def handler(ws: Any) -> None:
         await ws.send(ws.subprotocol)
 
-    async def main() -> None:
-        serving = serve(setting, handler, process_response=process)
-        async with serving as server, dial(uri(server), subprotocols=["a", "b"]) as ws:
-            assert ws.subprotocol == "b"
-            assert await ws.recv() == "b"
-
-    run(main)
+    serving = serve(setting, handler, process_response=process)
+    async with serving as server, dial(uri(server), subprotocols=["a", "b"]) as ws:
+        assert ws.subprotocol == "b"
+        assert await ws.recv() == "b"
 
 
 @pytest.mark.parametrize("how", ["delete", "replace"])
-def test_response_removes_compression(setting: Setting, run: Run, how: str) -> None:
+async def test_response_removes_compression(setting: Setting, how: str) -> None:
     """The response that the client receives counts."""
 
     def process(ws: Any, request: Any, response: Any) -> Any:
@@ -532,16 +471,13 @@ def test_response_removes_compression(setting: Setting, run: Run, how: str) -> N
         names = ("Upgrade", "Connection", "Sec-WebSocket-Accept")
         return Response(101, "Switching Protocols", Headers({name: response.headers[name] for name in names}))
 
-    async def main() -> None:
-        async with serve(setting, process_response=process) as server, dial(uri(server)) as ws:
-            assert ws.protocol.extensions == []
-            await ws.send("x" * 1000)
-            assert await ws.recv() == "x" * 1000
-
-    run(main)
+    async with serve(setting, process_response=process) as server, dial(uri(server)) as ws:
+        assert ws.protocol.extensions == []
+        await ws.send("x" * 1000)
+        assert await ws.recv() == "x" * 1000
 
 
-def test_hooks_run_before_the_handler(setting: Setting, run: Run) -> None:
+async def test_hooks_run_before_the_handler(setting: Setting) -> None:
     order: list[str] = []
 
     async def request_hook(ws: Any, request: Any) -> None:
@@ -553,11 +489,8 @@ def test_hooks_run_before_the_handler(setting: Setting, run: Run) -> None:
     async def handler(ws: Any) -> None:
         order.append("handler")
 
-    async def main() -> None:
-        options: dict[str, Any] = {"process_request": request_hook, "process_response": response_hook}
-        async with serve(setting, handler, **options) as server:
-            with await Raw.open(server) as raw:
-                assert (await raw.until_close())[1] == Close(1000)
-
-    run(main)
+    options: dict[str, Any] = {"process_request": request_hook, "process_response": response_hook}
+    async with serve(setting, handler, **options) as server:
+        with await Raw.open(server) as raw:
+            assert (await raw.until_close())[1] == Close(1000)
     assert order == ["request", "response", "handler"]

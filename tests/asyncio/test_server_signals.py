@@ -15,7 +15,7 @@ from websockets.sync.client import connect
 
 from interop.asyncio_tools import SETTINGS as ALL
 from interop.asyncio_tools import Setting, new_loop
-from interop.checks import no_leaks, within
+from interop.checks import within
 from interop.children import Child
 from interop.frames import Close
 from interop.serving import Raw
@@ -31,7 +31,6 @@ if IS_WIRESPEED:
 
 SETTINGS = list({setting.loop: setting for setting in ALL}.values())
 
-Run = Callable[..., Any]
 
 PROGRAM = """
 import asyncio, signal, sys
@@ -115,7 +114,8 @@ def test_second_signal(start: Callable[..., tuple[Child, str]]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["listener", "handler"])
-def test_no_connection_is_left(run: Run, kind: str) -> None:
+@pytest.mark.no_leaks
+async def test_no_connection_is_left(kind: str) -> None:
     """The client does not answer: with a listener the second signal ends the connection, else the next signal while it
     is closing.
     """
@@ -123,45 +123,38 @@ def test_no_connection_is_left(run: Run, kind: str) -> None:
     async def handler(ws: Any) -> None:
         await ws.wait_closed()
 
-    async def main() -> None:
-        served: dict[str, Any] = {"listener": wirespeed.Listener} if kind == "listener" else {}
-        async with wirespeed.serve(None if served else handler, "127.0.0.1", 0, close_timeout=None, **served) as server:
-            server.close_on_signals(signal.SIGUSR1)
-            with await Raw.open(server) as raw, within(5):
-                [ws] = server.connections
-                waiting = asyncio.ensure_future(server.wait_closed())
+    served: dict[str, Any] = {"listener": wirespeed.Listener} if kind == "listener" else {}
+    async with wirespeed.serve(None if served else handler, "127.0.0.1", 0, close_timeout=None, **served) as server:
+        server.close_on_signals(signal.SIGUSR1)
+        with await Raw.open(server) as raw, within(5):
+            [ws] = server.connections
+            waiting = asyncio.ensure_future(server.wait_closed())
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert (await raw.until_close())[1] == Close(1001)
+            while not waiting.done():
                 os.kill(os.getpid(), signal.SIGUSR1)
-                assert (await raw.until_close())[1] == Close(1001)
-                while not waiting.done():
-                    os.kill(os.getpid(), signal.SIGUSR1)
-                    await asyncio.sleep(0.01)
-                assert ws.state.name == "CLOSED"
-                assert await raw.rest() == b""
-
-    with no_leaks():
-        run(main)
+                await asyncio.sleep(0.01)
+            assert ws.state.name == "CLOSED"
+            assert await raw.rest() == b""
 
 
-def test_chosen_signals(run: Run) -> None:
+async def test_chosen_signals() -> None:
     """Only the named signals are handled; their handlers are restored when the server is closed."""
 
     async def handler(ws: Any) -> None:
         await ws.wait_closed()
 
-    async def main() -> None:
-        before = signal.getsignal(signal.SIGTERM)
-        async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
-            server.close_on_signals(signal.SIGUSR1, signal.SIGUSR2, code=4000)
-            assert signal.getsignal(signal.SIGTERM) is before
-            ws = await wirespeed.connect(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-            os.kill(os.getpid(), signal.SIGUSR2)
-            with within(3):
-                await server.wait_closed()
-            await ws.wait_closed()
-            assert ws.close_code == 4000
-        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
-
-    run(main)
+    before = signal.getsignal(signal.SIGTERM)
+    async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
+        server.close_on_signals(signal.SIGUSR1, signal.SIGUSR2, code=4000)
+        assert signal.getsignal(signal.SIGTERM) is before
+        ws = await wirespeed.connect(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        os.kill(os.getpid(), signal.SIGUSR2)
+        with within(3):
+            await server.wait_closed()
+        await ws.wait_closed()
+        assert ws.close_code == 4000
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 
 
 def test_other_thread(setting: Setting) -> None:

@@ -9,7 +9,6 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 
 from interop.asyncio_tools import Setting, one_loop
 from interop.certificates import Certificates
-from interop.checks import no_leaks
+from interop.connecting import Connect
 from interop.frames import TEXT, Close, Frame
 from interop.serving import LOGGER, Raw, echo, logged, masked, request
 from interop.subject import IS_WIRESPEED
@@ -33,9 +32,6 @@ if IS_WIRESPEED:
 
 SETTINGS = one_loop()
 
-Run = Callable[..., Any]
-Connect = Callable[..., Any]
-
 
 async def works(server: Any) -> None:
     with await Raw.open(server) as raw:
@@ -48,7 +44,8 @@ def unix(setting: Setting, path: Any = None, handler: Any = echo, **options: Any
 
 
 @pytest.mark.parametrize("kind", [str, Path, os.fsencode])
-def test_unix(setting: Setting, run: Run, unix_connect: Connect, tmp_path: Path, kind: Any) -> None:
+@pytest.mark.no_leaks
+async def test_unix(setting: Setting, unix_connect: Connect, tmp_path: Path, kind: Any) -> None:
     """The file exists as long as the server."""
     path = tmp_path / "socket"
     seen: list[Any] = []
@@ -57,25 +54,21 @@ def test_unix(setting: Setting, run: Run, unix_connect: Connect, tmp_path: Path,
         seen.append((os.fsdecode(ws.local_address), ws.remote_address))
         await echo(ws)
 
-    async def main() -> None:
-        async with unix(setting, kind(path), handler) as server:
-            assert stat.S_ISSOCK(path.stat().st_mode)
-            assert server.sockets[0].family == socket.AF_UNIX
-            async with unix_connect(str(path)) as ws:
-                await ws.send("x")
-                assert await ws.recv() == "x"
-        assert not path.exists()
-
-    with no_leaks():
-        run(main)
+    async with unix(setting, kind(path), handler) as server:
+        assert stat.S_ISSOCK(path.stat().st_mode)
+        assert server.sockets[0].family == socket.AF_UNIX
+        async with unix_connect(str(path)) as ws:
+            await ws.send("x")
+            assert await ws.recv() == "x"
+    assert not path.exists()
     assert seen == [(str(path), "")]
 
 
 @pytest.mark.parametrize(
     "is_abstract", [False, pytest.param(True, marks=pytest.mark.skipif("sys.platform != 'linux'"))]
 )
-def test_unix_client_path_cannot_forge_log_lines(
-    setting: Setting, run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_abstract: bool
+async def test_unix_client_path_cannot_forge_log_lines(
+    setting: Setting, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_abstract: bool
 ) -> None:
     """A client may bind its socket to any path: the path stays on one log line."""
     caplog.set_level(logging.DEBUG, LOGGER)
@@ -85,151 +78,112 @@ def test_unix_client_path_cannot_forge_log_lines(
     async def fails(ws: Any) -> None:
         raise ValueError("of the handler")
 
-    async def main() -> None:
-        async with unix(setting, tmp_path / "socket", fails) as server:
-            for sent, status in ((request(), 101), (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 426), (b"?\r\n\r\n", 400)):
-                with Raw(socket.socket(socket.AF_UNIX)) as raw:
-                    raw.sock.bind(address)
-                    raw.sock.setblocking(False)
-                    await raw.loop.sock_connect(raw.sock, server.sockets[0].getsockname())
-                    await raw.send(sent)
-                    assert (await raw.head()).status == status
-                if not is_abstract:
-                    os.unlink(address)
-
-    run(main)
+    async with unix(setting, tmp_path / "socket", fails) as server:
+        for sent, status in ((request(), 101), (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 426), (b"?\r\n\r\n", 400)):
+            with Raw(socket.socket(socket.AF_UNIX)) as raw:
+                raw.sock.bind(address)
+                raw.sock.setblocking(False)
+                await raw.loop.sock_connect(raw.sock, server.sockets[0].getsockname())
+                await raw.send(sent)
+                assert (await raw.head()).status == status
+            if not is_abstract:
+                os.unlink(address)
     lines = logged(caplog, logging.DEBUG)
     assert not [line for line in lines if "\n" in line]
     assert len([line for line in lines if r"x\nERROR forged" in line]) >= 3
 
 
-def test_unix_options(setting: Setting, run: Run, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with unix(setting, tmp_path / "socket", subprotocols=["a"], server_header="mine") as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-                reply = await raw.reply()
-                assert (reply.status, reply["Server"]) == (426, "mine")
-
-    run(main)
+async def test_unix_options(setting: Setting, tmp_path: Path) -> None:
+    async with unix(setting, tmp_path / "socket", subprotocols=["a"], server_header="mine") as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            reply = await raw.reply()
+            assert (reply.status, reply["Server"]) == (426, "mine")
 
 
-def test_unix_tls(
-    setting: Setting, run: Run, unix_connect: Connect, tmp_path: Path, certificates: Certificates
-) -> None:
+async def test_unix_tls(setting: Setting, unix_connect: Connect, tmp_path: Path, certificates: Certificates) -> None:
     cert, key = certificates.server_files()
-
-    async def main() -> None:
-        path = str(tmp_path / "socket")
-        async with unix(setting, path, ssl=TLS(cert=cert, key=key)):
-            client = TLS(ca=certificates.ca_file)
-            async with unix_connect(path, "wss://localhost/", ssl=client) as ws:
-                await ws.send("x")
-                assert await ws.recv() == "x"
-
-    run(main)
+    path = str(tmp_path / "socket")
+    async with unix(setting, path, ssl=TLS(cert=cert, key=key)):
+        client = TLS(ca=certificates.ca_file)
+        async with unix_connect(path, "wss://localhost/", ssl=client) as ws:
+            await ws.send("x")
+            assert await ws.recv() == "x"
 
 
-def test_unix_path_left_by_the_last_run(setting: Setting, run: Run, tmp_path: Path) -> None:
+@pytest.mark.no_leaks
+async def test_unix_path_left_by_the_last_run(setting: Setting, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as old:
         old.bind(str(path))
-
-    async def main() -> None:
-        async with unix(setting, path) as server:
-            await works(server)
-        assert not path.exists()
-
-    with no_leaks():
-        run(main)
+    async with unix(setting, path) as server:
+        await works(server)
+    assert not path.exists()
 
 
-def test_unix_path_is_a_regular_file(setting: Setting, run: Run, tmp_path: Path) -> None:
+@pytest.mark.no_leaks
+async def test_unix_path_is_a_regular_file(setting: Setting, tmp_path: Path) -> None:
     """The file is not a socket: it stays."""
     path = tmp_path / "precious"
     path.write_text("data")
-
-    async def main() -> None:
-        with pytest.raises(OSError, match=re.escape(str(path))):
-            await unix(setting, path)
-
-    with no_leaks():
-        run(main)
+    with pytest.raises(OSError, match=re.escape(str(path))):
+        await unix(setting, path)
     assert path.read_text() == "data"
 
 
-def test_unix_path_was_taken_over(setting: Setting, run: Run, tmp_path: Path) -> None:
+@pytest.mark.no_leaks
+async def test_unix_path_was_taken_over(setting: Setting, tmp_path: Path) -> None:
     """A file that another server has created meanwhile stays."""
     path = tmp_path / "socket"
-
-    async def main() -> None:
-        async with unix(setting, path):
-            async with unix(setting, path) as second:
-                pass
-            assert not path.exists()
-        first = await unix(setting, path)
-        second = await unix(setting, path)
-        first.close()
-        await first.wait_closed()
-        assert path.exists()
-        await works(second)
-        second.close()
-        await second.wait_closed()
+    async with unix(setting, path):
+        async with unix(setting, path) as second:
+            pass
         assert not path.exists()
+    first = await unix(setting, path)
+    second = await unix(setting, path)
+    first.close()
+    await first.wait_closed()
+    assert path.exists()
+    await works(second)
+    second.close()
+    await second.wait_closed()
+    assert not path.exists()
 
-    with no_leaks():
-        run(main)
 
-
-def test_unix_path_was_removed(setting: Setting, run: Run, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with unix(setting, tmp_path / "socket"):
-            (tmp_path / "socket").unlink()
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_unix_path_was_removed(setting: Setting, tmp_path: Path) -> None:
+    async with unix(setting, tmp_path / "socket"):
+        (tmp_path / "socket").unlink()
 
 
 @pytest.mark.parametrize("length", [20, 300])
-def test_unix_path_is_invalid(setting: Setting, run: Run, tmp_path: Path, length: int) -> None:
+@pytest.mark.no_leaks
+async def test_unix_path_is_invalid(setting: Setting, tmp_path: Path, length: int) -> None:
     path = str(tmp_path / "missing" / ("x" * length))
-
-    async def main() -> None:
-        with pytest.raises(OSError):
-            await unix(setting, path)
-
-    with no_leaks():
-        run(main)
+    with pytest.raises(OSError):
+        await unix(setting, path)
 
 
-def test_unix_sock(setting: Setting, run: Run, tmp_path: Path) -> None:
+async def test_unix_sock(setting: Setting, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     sock = socket.socket(socket.AF_UNIX)
     sock.bind(str(path))
-
-    async def main() -> None:
-        async with unix(setting, None, sock=sock) as server:
-            await works(server)
-        assert sock.fileno() == -1
-
-    run(main)
+    async with unix(setting, None, sock=sock) as server:
+        await works(server)
+    assert sock.fileno() == -1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the abstract namespace is Linux's")
 @pytest.mark.parametrize("kind", [str, os.fsencode])
-def test_unix_abstract(setting: Setting, run: Run, kind: Any) -> None:
+@pytest.mark.no_leaks
+async def test_unix_abstract(setting: Setting, kind: Any) -> None:
     name = f"\0wirespeed-{os.getpid()}-{setting}"
-
-    async def main() -> None:
-        async with unix(setting, kind(name)) as server:
-            assert not server.sockets[0].getsockname().decode().strip("\0").startswith("/")
-            await works(server)
-            with await Raw.open(server) as raw:
-                server.close()
-                assert (await raw.until_close())[1] == Close(1001)
-
-    with no_leaks():
-        run(main)
+    async with unix(setting, kind(name)) as server:
+        assert not server.sockets[0].getsockname().decode().strip("\0").startswith("/")
+        await works(server)
+        with await Raw.open(server) as raw:
+            server.close()
+            assert (await raw.until_close())[1] == Close(1001)
 
 
 @pytest.mark.parametrize("close", [True, False], ids=["close", "abort"])

@@ -5,22 +5,20 @@ ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop import serving
 from interop.asyncio_tools import Setting, cancelled, eager, soon, spin
-from interop.checks import no_leaks, within
+from interop.checks import within
 from interop.serving import Raw, dial, echo, idle, logged, serve, uri
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
-Run = Callable[..., Any]
 
-
-def test_by_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.no_leaks
+async def test_by_a_handler(setting: Setting, caplog: pytest.LogCaptureFixture) -> None:
     """The handler waits until the other handlers have returned, and then continues."""
     steps: list[str] = []
 
@@ -38,24 +36,21 @@ def test_by_a_handler(setting: Setting, run: Run, caplog: pytest.LogCaptureFixtu
             await asyncio.sleep(0.02)
         steps.append(ws.request.path)
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            ws, other = await dial(uri(server, "/stop")), await dial(uri(server, "/other"))
-            await ws.send("x")
-            with within(3):
-                await server.wait_closed()
-            steps.append("closed")
-            for client in (ws, other):
-                await client.wait_closed()
-                assert client.close_code == 1001
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler) as server:
+        ws, other = await dial(uri(server, "/stop")), await dial(uri(server, "/other"))
+        await ws.send("x")
+        with within(3):
+            await server.wait_closed()
+        steps.append("closed")
+        for client in (ws, other):
+            await client.wait_closed()
+            assert client.close_code == 1001
     assert steps == ["/other", "stopped", "/stop", "closed"]
     assert logged(caplog) == []
 
 
-def test_by_many_handlers(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_by_many_handlers(setting: Setting) -> None:
     """Handlers that wait before and after the server closes do not wait for each other."""
     ended: list[int] = []
 
@@ -66,22 +61,19 @@ def test_by_many_handlers(setting: Setting, run: Run) -> None:
         await ws.server.wait_closed()
         ended.append(number)
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            clients = [await dial(uri(server, f"/{number}")) for number in range(10)]
-            assert ended == []
-            server.close()
-            with within(3):
-                await server.wait_closed()
-            assert sorted(ended) == list(range(10))
-            for ws in clients:
-                await ws.wait_closed()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler) as server:
+        clients = [await dial(uri(server, f"/{number}")) for number in range(10)]
+        assert ended == []
+        server.close()
+        with within(3):
+            await server.wait_closed()
+        assert sorted(ended) == list(range(10))
+        for ws in clients:
+            await ws.wait_closed()
 
 
-def test_by_a_handler_that_gives_up(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_by_a_handler_that_gives_up(setting: Setting) -> None:
     """A handler that cancels its wait is waited for again."""
     steps: list[str] = []
 
@@ -99,44 +91,38 @@ def test_by_a_handler_that_gives_up(setting: Setting, run: Run) -> None:
             await waiting
         steps.append(ws.request.path)
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            clients = [await dial(uri(server, path)) for path in ("/gives-up", "/waits")]
-            # Another handler delays the end, so that the wait was cancelled before it would end.
-            holding = asyncio.create_task(asyncio.sleep(0.08))
-            server._tasks.add(holding)
-            holding.add_done_callback(server._tasks.discard)
-            server.close()
-            with within(3):
-                await server.wait_closed()
-            for ws in clients:
-                await ws.wait_closed()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler) as server:
+        clients = [await dial(uri(server, path)) for path in ("/gives-up", "/waits")]
+        # Another handler delays the end, so that the wait was cancelled before it would end.
+        holding = asyncio.create_task(asyncio.sleep(0.08))
+        server._tasks.add(holding)
+        holding.add_done_callback(server._tasks.discard)
+        server.close()
+        with within(3):
+            await server.wait_closed()
+        for ws in clients:
+            await ws.wait_closed()
     assert steps == ["/gives-up", "/waits"]
 
 
 @pytest.mark.parametrize("hook", ["process_request", "process_response"])
-def test_by_a_hook(setting: Setting, run: Run, hook: str) -> None:
+@pytest.mark.no_leaks
+async def test_by_a_hook(setting: Setting, hook: str) -> None:
     async def process(ws: Any, *_: Any) -> None:
         ws.server.close()
         await ws.server.wait_closed()
 
-    async def main() -> None:
-        hooks: dict[str, Any] = {hook: process}
-        async with serve(setting, idle, **hooks) as server:
-            with await Raw.connect(server) as raw:
-                await raw.send(serving.request())
-                assert (await raw.reply()).status == 503
-            with within(3):
-                await server.wait_closed()
-
-    with no_leaks():
-        run(main)
+    hooks: dict[str, Any] = {hook: process}
+    async with serve(setting, idle, **hooks) as server:
+        with await Raw.connect(server) as raw:
+            await raw.send(serving.request())
+            assert (await raw.reply()).status == 503
+        with within(3):
+            await server.wait_closed()
 
 
-def test_by_a_task_of_a_handler(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_by_a_task_of_a_handler(setting: Setting) -> None:
     """The task is not a handler, so it waits for the handler."""
     steps: list[str] = []
 
@@ -151,21 +137,17 @@ def test_by_a_task_of_a_handler(setting: Setting, run: Run) -> None:
         steps.append("handler")
 
     tasks: list[asyncio.Future[None]] = []
-
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            ws = await dial(uri(server))
-        await ws.wait_closed()
-        await asyncio.gather(*tasks)
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler) as server:
+        ws = await dial(uri(server))
+    await ws.wait_closed()
+    await asyncio.gather(*tasks)
     assert steps == ["handler", "closed"]
 
 
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="Python 3.12 has eager tasks")
 @pytest.mark.parametrize("hooks", [False, True])
-def test_by_a_handler_in_an_eager_task(setting: Setting, run: Run, hooks: bool) -> None:
+@pytest.mark.no_leaks
+async def test_by_a_handler_in_an_eager_task(setting: Setting, hooks: bool) -> None:
     """The handler waits before the code that makes its task has the task."""
 
     async def process(ws: Any, request: Any) -> None:
@@ -174,21 +156,18 @@ def test_by_a_handler_in_an_eager_task(setting: Setting, run: Run, hooks: bool) 
     async def handler(ws: Any) -> None:
         await ws.server.wait_closed()
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_task_factory(eager)
-        options: dict[str, Any] = {"process_request": process} if hooks else {}
-        async with serve(setting, handler, **options) as server:
-            ws = await dial(uri(server))
-            server.close()
-            with within(3):
-                await server.wait_closed()
-            await ws.wait_closed()
-
-    with no_leaks():
-        run(main)
+    asyncio.get_running_loop().set_task_factory(eager)
+    options: dict[str, Any] = {"process_request": process} if hooks else {}
+    async with serve(setting, handler, **options) as server:
+        ws = await dial(uri(server))
+        server.close()
+        with within(3):
+            await server.wait_closed()
+        await ws.wait_closed()
 
 
-def test_with_the_limit_of_requests(setting: Setting, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.no_leaks
+async def test_with_the_limit_of_requests(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without ``open_timeout``, a client that has sent half a request is closed after a time, and the handler
     continues.
     """
@@ -199,41 +178,34 @@ def test_with_the_limit_of_requests(setting: Setting, run: Run, monkeypatch: pyt
         await ws.server.wait_closed()
         steps.append("handler")
 
-    async def main() -> None:
-        async with serve(setting, handler, open_timeout=None) as server:
-            monkeypatch.setattr(type(server._limiter), "closing_timeout", 0.2)
-            with await Raw.connect(server) as half:
-                await half.send(serving.request()[:40])
-                await soon(lambda: len(server._limiter))
-                with within(3, at_least=0.2):
-                    ws = await dial(uri(server))
-                    await server.wait_closed()
-                await ws.wait_closed()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler, open_timeout=None) as server:
+        monkeypatch.setattr(type(server._limiter), "closing_timeout", 0.2)
+        with await Raw.connect(server) as half:
+            await half.send(serving.request()[:40])
+            await soon(lambda: len(server._limiter))
+            with within(3, at_least=0.2):
+                ws = await dial(uri(server))
+                await server.wait_closed()
+            await ws.wait_closed()
     assert steps == ["handler"]
 
 
-def test_cancelled_from_outside(setting: Setting, run: Run) -> None:
+@pytest.mark.no_leaks
+async def test_cancelled_from_outside(setting: Setting) -> None:
     """A cancelled outside waiter does not affect others."""
 
     async def handler(ws: Any) -> None:
         await ws.server.wait_closed()
 
-    async def main() -> None:
-        async with serve(setting, handler) as server:
-            ws = await dial(uri(server))
-            waiting = asyncio.ensure_future(server.wait_closed())
-            await spin()
-            assert await cancelled(waiting)
-            server.close()
-            with within(3):
-                await server.wait_closed()
-            await ws.wait_closed()
-        async with serve(setting, echo) as server:
-            pass
-        await server.wait_closed()
-
-    with no_leaks():
-        run(main)
+    async with serve(setting, handler) as server:
+        ws = await dial(uri(server))
+        waiting = asyncio.ensure_future(server.wait_closed())
+        await spin()
+        assert await cancelled(waiting)
+        server.close()
+        with within(3):
+            await server.wait_closed()
+        await ws.wait_closed()
+    async with serve(setting, echo) as server:
+        pass
+    await server.wait_closed()

@@ -13,16 +13,13 @@ import pytest
 
 from interop import asyncio_tools
 from interop.asyncio_tools import Setting, cancelled, spin
-from interop.checks import no_leaks
 from interop.frames import BINARY, CONT, PONG, Close, Frame, binary, close, frame, ping, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from wirespeed import ConnectionClosedOK, StreamReader, open_stream
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no streams")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
 Open = Callable[..., Any]
 
 
@@ -52,118 +49,96 @@ def sending(*pieces: bytes) -> Callable[[Wire], Any]:
 # Writing
 
 
-def test_echo(server: WebSocketsServer, run: Run, stream: Open) -> None:
-    async def main() -> None:
-        reader, writer = await stream(server.uri)
-        writer.write(b"hello\n")
-        await writer.drain()
-        assert await reader.readline() == b"hello\n"
-        writer.close()
-        await writer.wait_closed()
-        assert await reader.read() == b""
-        assert reader.at_eof()
-
-    with no_leaks():
-        run(main)
+@pytest.mark.no_leaks
+async def test_echo(server: WebSocketsServer, stream: Open) -> None:
+    reader, writer = await stream(server.uri)
+    writer.write(b"hello\n")
+    await writer.drain()
+    assert await reader.readline() == b"hello\n"
+    writer.close()
+    await writer.wait_closed()
+    assert await reader.read() == b""
+    assert reader.at_eof()
 
 
-def test_writes_of_an_iteration_are_one_message(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_writes_of_an_iteration_are_one_message(scripted: Scripted, stream: Open) -> None:
     server = scripted(collect)
+    _, writer = await stream(server.uri)
+    writer.write(b"a")
+    writer.write(bytearray(b"bc"))
+    writer.writelines([memoryview(b"_d_")[1:2], b"", b"e"])
+    await spin()
+    writer.write(b"f")
+    await writer.drain()
+    writer.write(b"g")
+    writer.write(b"")
+    writer.close()
+    await writer.wait_closed()
+    assert await server.wait_result() == (
+        [Frame(BINARY, b"abcde"), Frame(BINARY, b"f"), Frame(BINARY, b"g")],
+        Close(1000),
+    )
 
-    async def main() -> None:
-        _, writer = await stream(server.uri)
-        writer.write(b"a")
-        writer.write(bytearray(b"bc"))
-        writer.writelines([memoryview(b"_d_")[1:2], b"", b"e"])
-        await spin()
-        writer.write(b"f")
-        await writer.drain()
-        writer.write(b"g")
-        writer.write(b"")
-        writer.close()
-        await writer.wait_closed()
 
-    run(main)
-    assert server.result == ([Frame(BINARY, b"abcde"), Frame(BINARY, b"f"), Frame(BINARY, b"g")], Close(1000))
-
-
-def test_nothing_written_is_no_message(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_nothing_written_is_no_message(scripted: Scripted, stream: Open) -> None:
     server = scripted(collect)
-
-    async def main() -> None:
-        _, writer = await stream(server.uri)
-        writer.write(b"")
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    _, writer = await stream(server.uri)
+    writer.write(b"")
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    assert await server.wait_result() == ([], Close(1000))
 
 
-def test_bytes_may_be_changed_after_the_call(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_bytes_may_be_changed_after_the_call(scripted: Scripted, stream: Open) -> None:
     server = scripted(collect)
-
-    async def main() -> None:
-        _, writer = await stream(server.uri)
-        data = bytearray(b"before")
-        writer.write(data)
-        data[:] = b"after!!"
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
-    assert server.result[0] == [Frame(BINARY, b"before")]
+    _, writer = await stream(server.uri)
+    data = bytearray(b"before")
+    writer.write(data)
+    data[:] = b"after!!"
+    writer.close()
+    await writer.wait_closed()
+    assert (await server.wait_result())[0] == [Frame(BINARY, b"before")]
 
 
-def test_size_of_messages(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_size_of_messages(scripted: Scripted, stream: Open) -> None:
     server = scripted(collect)
     sent = bytes(range(256)) * 10
-
-    async def main() -> None:
-        _, writer = await stream(server.uri, message_size=1000)
-        writer.write(sent[:999])
-        writer.write(sent[999:])
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
-    payloads = [each.payload for each in server.result[0]]
+    _, writer = await stream(server.uri, message_size=1000)
+    writer.write(sent[:999])
+    writer.write(sent[999:])
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    payloads = [each.payload for each in (await server.wait_result())[0]]
     assert b"".join(payloads) == sent
     assert [len(payload) for payload in payloads] == [1000, 1000, 560]
 
 
-def test_reading_sends_what_was_written(server: WebSocketsServer, run: Run, stream: Open) -> None:
-    async def main() -> None:
-        reader, writer = await stream(server.uri)
-        for number in range(100):
-            writer.write(b"%d\n" % number)
-            assert await reader.readline() == b"%d\n" % number
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
+async def test_reading_sends_what_was_written(server: WebSocketsServer, stream: Open) -> None:
+    reader, writer = await stream(server.uri)
+    for number in range(100):
+        writer.write(b"%d\n" % number)
+        assert await reader.readline() == b"%d\n" % number
+    writer.close()
+    await writer.wait_closed()
 
 
 @pytest.mark.parametrize("data", ["text", 3, None, ["a"]], ids=repr)
-def test_only_bytes_are_written(server: WebSocketsServer, run: Run, stream: Open, data: Any) -> None:
-    async def main() -> None:
-        reader, writer = await stream(server.uri)
-        with pytest.raises(TypeError, match="bytes-like"):
-            writer.write(data)
-        writer.write(b"ok")
-        assert await reader.read(9) == b"ok"
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
+async def test_only_bytes_are_written(server: WebSocketsServer, stream: Open, data: Any) -> None:
+    reader, writer = await stream(server.uri)
+    with pytest.raises(TypeError, match="bytes-like"):
+        writer.write(data)
+    writer.write(b"ok")
+    assert await reader.read(9) == b"ok"
+    writer.close()
+    await writer.wait_closed()
 
 
 # Reading
 
 
-def test_message_boundaries_have_no_meaning(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_message_boundaries_have_no_meaning(scripted: Scripted, stream: Open) -> None:
     """Neither do message types, fragments, empty messages and pings between them."""
     server = scripted(
         sending(
@@ -178,33 +153,25 @@ def test_message_boundaries_have_no_meaning(scripted: Scripted, run: Run, stream
             close(1000),
         )
     )
-
-    async def main() -> None:
-        reader, _ = await stream(server.uri)
-        assert await reader.readexactly(3) == b"abc"
-        assert await reader.readexactly(0) == b""
-        assert await reader.read(0) == b""
-        assert await reader.readexactly(2) == "é".encode()
-        assert await reader.readexactly(3) == b"def"
-        assert await reader.read(4) == b"ffff"
-        assert not reader.at_eof()
-        assert await reader.read() == b"fffff"
-        assert reader.at_eof()
-        assert await reader.read() == await reader.read(1) == b""
-
-    run(main)
-    assert server.result[0] == [Frame(PONG, b"?")]
+    reader, _ = await stream(server.uri)
+    assert await reader.readexactly(3) == b"abc"
+    assert await reader.readexactly(0) == b""
+    assert await reader.read(0) == b""
+    assert await reader.readexactly(2) == "é".encode()
+    assert await reader.readexactly(3) == b"def"
+    assert await reader.read(4) == b"ffff"
+    assert not reader.at_eof()
+    assert await reader.read() == b"fffff"
+    assert reader.at_eof()
+    assert await reader.read() == await reader.read(1) == b""
+    assert (await server.wait_result())[0] == [Frame(PONG, b"?")]
 
 
-def test_lines(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_lines(scripted: Scripted, stream: Open) -> None:
     server = scripted(sending(binary(b"one\ntw"), text("o\n\n"), binary(b"last"), close(1001)))
-
-    async def main() -> None:
-        reader, _ = await stream(server.uri)
-        assert [line async for line in reader] == [b"one\n", b"two\n", b"\n", b"last"]
-        assert await reader.readline() == b""
-
-    run(main)
+    reader, _ = await stream(server.uri)
+    assert [line async for line in reader] == [b"one\n", b"two\n", b"\n", b"last"]
+    assert await reader.readline() == b""
 
 
 async def outcome(call: Any) -> Any:
@@ -277,84 +244,64 @@ def test_same_as_asyncio(seed: int) -> None:
     asyncio_tools.run(main)
 
 
-def test_limit_does_not_lose_bytes(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_limit_does_not_lose_bytes(scripted: Scripted, stream: Open) -> None:
     server = scripted(sending(*[binary(b"12345")] * 4, binary(b"\nnext\n")))
-
-    async def main() -> None:
-        reader, writer = await stream(server.uri, limit=10)
-        with pytest.raises(asyncio.LimitOverrunError) as raised:
-            await reader.readuntil()
-        assert raised.value.consumed > 10
-        assert await reader.readexactly(20) == b"12345" * 4
-        assert await reader.readline() == b"\n"
-        assert await reader.readline() == b"next\n"
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
+    reader, writer = await stream(server.uri, limit=10)
+    with pytest.raises(asyncio.LimitOverrunError) as raised:
+        await reader.readuntil()
+    assert raised.value.consumed > 10
+    assert await reader.readexactly(20) == b"12345" * 4
+    assert await reader.readline() == b"\n"
+    assert await reader.readline() == b"next\n"
+    writer.close()
+    await writer.wait_closed()
 
 
-def test_several_separators(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_several_separators(scripted: Scripted, stream: Open) -> None:
     server = scripted(sending(binary(b"a;b\r"), binary(b"\nc;d")))
-
-    async def main() -> None:
-        reader, writer = await stream(server.uri)
-        for expected in (b"a;", b"b\r\n", b"c;"):
-            assert await reader.readuntil((b"\r\n", b";")) == expected
-        for bad in ((), b"", (b"a", b"")):
-            with pytest.raises(ValueError, match="Separator"):
-                await reader.readuntil(bad)
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
+    reader, writer = await stream(server.uri)
+    for expected in (b"a;", b"b\r\n", b"c;"):
+        assert await reader.readuntil((b"\r\n", b";")) == expected
+    for bad in ((), b"", (b"a", b"")):
+        with pytest.raises(ValueError, match="Separator"):
+            await reader.readuntil(bad)
+    writer.close()
+    await writer.wait_closed()
 
 
-def test_negative_sizes(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_negative_sizes(scripted: Scripted, stream: Open) -> None:
     server = scripted(sending(binary(b"all "), binary(b"of it"), close(1000)))
-
-    async def main() -> None:
-        reader, _ = await stream(server.uri)
-        with pytest.raises(ValueError, match="less than zero"):
-            await reader.readexactly(-1)
-        assert await reader.read(-1) == b"all of it"
-
-    run(main)
+    reader, _ = await stream(server.uri)
+    with pytest.raises(ValueError, match="less than zero"):
+        await reader.readexactly(-1)
+    assert await reader.read(-1) == b"all of it"
 
 
-def test_large_message_in_small_reads(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_large_message_in_small_reads(scripted: Scripted, stream: Open) -> None:
     content = random.Random(1).randbytes(1 << 20)
     server = scripted(sending(binary(content), close(1000)))
-
-    async def main() -> None:
-        reader, _ = await stream(server.uri)
-        found = bytearray()
-        while data := await reader.read(1000):
-            found += data
-        assert found == content
-
-    run(main)
+    reader, _ = await stream(server.uri)
+    found = bytearray()
+    while data := await reader.read(1000):
+        found += data
+    assert found == content
 
 
-def test_one_reader_at_a_time(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_one_reader_at_a_time(scripted: Scripted, stream: Open) -> None:
     server = scripted(sending())
-
-    async def main() -> None:
-        reader, writer = await stream(server.uri)
-        first = asyncio.ensure_future(reader.read(1))
-        await spin()
-        for call in (reader.read(1), reader.readexactly(1), reader.readline(), reader.readuntil(b"x")):
-            with pytest.raises(RuntimeError, match=r"\(\) called while another coroutine is already waiting"):
-                await call
-        assert not reader.at_eof()
-        assert await cancelled(first)
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
+    reader, writer = await stream(server.uri)
+    first = asyncio.ensure_future(reader.read(1))
+    await spin()
+    for call in (reader.read(1), reader.readexactly(1), reader.readline(), reader.readuntil(b"x")):
+        with pytest.raises(RuntimeError, match=r"\(\) called while another coroutine is already waiting"):
+            await call
+    assert not reader.at_eof()
+    assert await cancelled(first)
+    writer.close()
+    await writer.wait_closed()
 
 
-def test_cancelled_reads_lose_nothing(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_cancelled_reads_lose_nothing(scripted: Scripted, stream: Open) -> None:
     pieces = [b"%d," % number for number in range(300)]
 
     def script(wire: Wire) -> None:
@@ -366,18 +313,14 @@ def test_cancelled_reads_lose_nothing(scripted: Scripted, run: Run, stream: Open
         wire.send(close(1000))
 
     server = scripted(script)
-
-    async def main() -> None:
-        reader, _ = await stream(server.uri)
-        found, delay = bytearray(), 0.0
-        while not reader.at_eof():
-            delay = (delay + 0.0003) % 0.004
-            try:
-                found += await asyncio.wait_for(reader.readexactly(50), delay)
-            except asyncio.TimeoutError:
-                continue
-            except asyncio.IncompleteReadError as exc:
-                found += exc.partial
-        assert found == b"".join(pieces)
-
-    run(main)
+    reader, _ = await stream(server.uri)
+    found, delay = bytearray(), 0.0
+    while not reader.at_eof():
+        delay = (delay + 0.0003) % 0.004
+        try:
+            found += await asyncio.wait_for(reader.readexactly(50), delay)
+        except asyncio.TimeoutError:
+            continue
+        except asyncio.IncompleteReadError as exc:
+            found += exc.partial
+    assert found == b"".join(pieces)

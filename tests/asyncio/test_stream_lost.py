@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, cancelled, spin
+from interop.asyncio_tools import Run, Setting, cancelled, spin
 from interop.checks import within
 from interop.frames import binary, close
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from wirespeed import StreamClosedError, open_stream
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no streams")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
 Open = Callable[..., Any]
 Ending = Callable[[Callable[[Wire], None]], ScriptedServer]
 
@@ -97,21 +95,17 @@ def test_closed_while_the_server_reads_nothing(ending: Ending, run: Run, stream:
 
 @pytest.mark.parametrize("closing", [False, True])
 @pytest.mark.parametrize("end", [resets, closes])
-def test_ended_by_a_server_that_reads_nothing(
-    ending: Ending, run: Run, stream: Open, end: Callable[[Wire], None], closing: bool
+async def test_ended_by_a_server_that_reads_nothing(
+    ending: Ending, stream: Open, end: Callable[[Wire], None], closing: bool
 ) -> None:
     server = ending(end)
-
-    async def main() -> None:
-        _, writer = await stream(server.uri)
-        await fill(writer)
-        if closing:
-            writer.close()
-        server.release.set()
-        with pytest.raises(StreamClosedError):
-            await writer.wait_closed()
-
-    run(main)
+    _, writer = await stream(server.uri)
+    await fill(writer)
+    if closing:
+        writer.close()
+    server.release.set()
+    with pytest.raises(StreamClosedError):
+        await writer.wait_closed()
 
 
 @pytest.mark.parametrize("closing", [False, True])
@@ -138,47 +132,39 @@ def test_aborted(ending: Ending, run: Run, stream: Open, full: bool, closing: bo
         server.release.set()
 
 
-def test_after_a_failed_drain(ending: Ending, run: Run, stream: Open) -> None:
+async def test_after_a_failed_drain(ending: Ending, stream: Open) -> None:
     """And after a cancelled drain, whose error was never raised."""
     server = ending(resets)
-
-    async def main() -> None:
-        _, writer = await stream(server.uri)
-        await fill(writer)
-        draining = asyncio.ensure_future(writer.drain())
-        await spin()
-        assert await cancelled(draining)
-        draining = asyncio.ensure_future(writer.drain())
-        server.release.set()
-        with pytest.raises(StreamClosedError):
-            await draining
-        with pytest.raises(StreamClosedError):
-            await writer.wait_closed()
-
-    run(main)
+    _, writer = await stream(server.uri)
+    await fill(writer)
+    draining = asyncio.ensure_future(writer.drain())
+    await spin()
+    assert await cancelled(draining)
+    draining = asyncio.ensure_future(writer.drain())
+    server.release.set()
+    with pytest.raises(StreamClosedError):
+        await draining
+    with pytest.raises(StreamClosedError):
+        await writer.wait_closed()
 
 
 # Nothing is lost
 
 
 @pytest.mark.parametrize("draining", [False, True])
-def test_read_late(ending: Ending, run: Run, stream: Open, draining: bool) -> None:
+async def test_read_late(ending: Ending, stream: Open, draining: bool) -> None:
     """The server reads late, but reads everything."""
     server = ending(reads)
-
-    async def main() -> None:
-        _, writer = await stream(server.uri)
-        await fill(writer)
-        server.release.set()
-        if draining:
-            await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
+    _, writer = await stream(server.uri)
+    await fill(writer)
+    server.release.set()
+    if draining:
+        await writer.drain()
+    writer.close()
+    await writer.wait_closed()
 
 
-def test_closed_by_the_server_after_reading(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_closed_by_the_server_after_reading(scripted: Scripted, stream: Open) -> None:
     """The server closes late; no task has waited for the writes."""
     sizes: list[int] = []
 
@@ -192,14 +178,10 @@ def test_closed_by_the_server_after_reading(scripted: Scripted, run: Run, stream
         wire.read_until_close()
 
     server = scripted(script, receive_buffer=4096)
-
-    async def main() -> None:
-        _, writer = await stream(server.uri)
-        sizes.append(await fill(writer))
-        server.release.set()
-        await writer.wait_closed()
-
-    run(main)
+    _, writer = await stream(server.uri)
+    sizes.append(await fill(writer))
+    server.release.set()
+    await writer.wait_closed()
 
 
 def test_answer_to_the_last_message(scripted: Scripted, run: Run, stream: Open) -> None:
@@ -229,40 +211,32 @@ def test_answer_to_the_last_message(scripted: Scripted, run: Run, stream: Open) 
     assert run(main) == (server.result == b"")
 
 
-def test_no_tasks_after_reading(ending: Ending, run: Run, stream: Open) -> None:
+async def test_no_tasks_after_reading(ending: Ending, stream: Open) -> None:
     """One task exists while the server does not read the written data, and none before and after."""
     server = ending(reads)
+    before = len(asyncio.all_tasks())
+    _, writer = await stream(server.uri)
+    writer.write(b"x")
+    await spin()
+    assert len(asyncio.all_tasks()) == before
+    await fill(writer)
+    assert len(asyncio.all_tasks()) == before + 1
+    server.release.set()
+    await writer.drain()
+    await spin()
+    assert len(asyncio.all_tasks()) == before
+    writer.close()
+    await writer.wait_closed()
 
-    async def main() -> None:
-        before = len(asyncio.all_tasks())
-        _, writer = await stream(server.uri)
-        writer.write(b"x")
-        await spin()
-        assert len(asyncio.all_tasks()) == before
-        await fill(writer)
-        assert len(asyncio.all_tasks()) == before + 1
-        server.release.set()
-        await writer.drain()
-        await spin()
-        assert len(asyncio.all_tasks()) == before
+
+async def test_echoed_without_drain(server: WebSocketsServer, stream: Open) -> None:
+    """Writes, reads and the end in any turn of the loop raise nothing."""
+    for turns in range(4):
+        reader, writer = await stream(server.uri)
+        for size in (1, 1000, 70_000, 200_000):
+            writer.write(bytes(size))
+            await spin(turns)
+            assert len(await reader.readexactly(size)) == size
+        await spin(turns)
         writer.close()
         await writer.wait_closed()
-
-    run(main)
-
-
-def test_echoed_without_drain(server: WebSocketsServer, run: Run, stream: Open) -> None:
-    """Writes, reads and the end in any turn of the loop raise nothing."""
-
-    async def main() -> None:
-        for turns in range(4):
-            reader, writer = await stream(server.uri)
-            for size in (1, 1000, 70_000, 200_000):
-                writer.write(bytes(size))
-                await spin(turns)
-                assert len(await reader.readexactly(size)) == size
-            await spin(turns)
-            writer.close()
-            await writer.wait_closed()
-
-    run(main)

@@ -17,17 +17,15 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from interop.asyncio_tools import Setting, cancelled, settled, soon, spin
+from interop.asyncio_tools import Run, Setting, cancelled, settled, soon, spin
 from interop.checks import within
 from interop.frames import binary, close
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import Disconnected, Scripted, Wire
 from interop.servers import WebSocketsServer
 from wirespeed import StreamClosedError, open_stream
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no streams")
 
-Scripted = Callable[..., ScriptedServer]
-Run = Callable[..., Any]
 Open = Callable[..., Any]
 
 MEBIBYTE = 1 << 20
@@ -198,61 +196,55 @@ def test_tcp_tunnel(run: Run, stream: Open, count: int) -> None:
 # An end that does not read
 
 
-def test_drain_waits_for_a_stalled_server(server: WebSocketsServer, run: Run, stream: Open) -> None:
+@pytest.mark.loop(timeout=40)
+async def test_drain_waits_for_a_stalled_server(server: WebSocketsServer, stream: Open) -> None:
     sent = random.Random(3).randbytes(32 * MEBIBYTE)
+    reader, writer = await stream(f"{server.uri}/stalled", message_size=50_000)
+    written = 0
 
-    async def main() -> None:
-        reader, writer = await stream(f"{server.uri}/stalled", message_size=50_000)
-        written = 0
+    async def write() -> None:
+        nonlocal written
+        for start in range(0, len(sent), 100_000):
+            writer.write(sent[start : start + 100_000])
+            await writer.drain()
+            written += 100_000
 
-        async def write() -> None:
-            nonlocal written
-            for start in range(0, len(sent), 100_000):
-                writer.write(sent[start : start + 100_000])
-                await writer.drain()
-                written += 100_000
-
-        writing = asyncio.ensure_future(write())
-        await settled(lambda: written)
-        assert not writing.done()
-        # About as much as the kernel buffers.
-        assert writer.connection.stats()["send_queue_bytes"] < 1 * MEBIBYTE
-        server.release()
-        found = hashlib.sha256()
-        left = len(sent)
-        while left:
-            data = await reader.read(left)
-            found.update(data)
-            left -= len(data)
-        await writing
-        assert found.digest() == hashlib.sha256(sent).digest()
-        writer.close()
-        await writer.wait_closed()
-
-    run(main, timeout=40)
+    writing = asyncio.ensure_future(write())
+    await settled(lambda: written)
+    assert not writing.done()
+    # About as much as the kernel buffers.
+    assert writer.connection.stats()["send_queue_bytes"] < 1 * MEBIBYTE
+    server.release()
+    found = hashlib.sha256()
+    left = len(sent)
+    while left:
+        data = await reader.read(left)
+        found.update(data)
+        left -= len(data)
+    await writing
+    assert found.digest() == hashlib.sha256(sent).digest()
+    writer.close()
+    await writer.wait_closed()
 
 
-def test_writing_without_drain_loses_nothing(server: WebSocketsServer, run: Run, stream: Open) -> None:
+@pytest.mark.loop(timeout=40)
+async def test_writing_without_drain_loses_nothing(server: WebSocketsServer, stream: Open) -> None:
     """As with asyncio the data is queued, and sent when there is room."""
     sent = random.Random(4).randbytes(24 * MEBIBYTE)
-
-    async def main() -> None:
-        reader, writer = await stream(server.uri)
-        for start in range(0, len(sent), 1_000_000):
-            writer.write(sent[start : start + 1_000_000])
-            if start % 3_000_000 == 0:
-                await asyncio.sleep(0)
-        assert await reader.readexactly(len(sent)) == sent
-        await writer.drain()
-        await spin()
-        assert len(asyncio.all_tasks()) == 1
-        writer.close()
-        await writer.wait_closed()
-
-    run(main, timeout=40)
+    reader, writer = await stream(server.uri)
+    for start in range(0, len(sent), 1_000_000):
+        writer.write(sent[start : start + 1_000_000])
+        if start % 3_000_000 == 0:
+            await asyncio.sleep(0)
+    assert await reader.readexactly(len(sent)) == sent
+    await writer.drain()
+    await spin()
+    assert len(asyncio.all_tasks()) == 1
+    writer.close()
+    await writer.wait_closed()
 
 
-def test_cancelled_drain_loses_nothing(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_cancelled_drain_loses_nothing(scripted: Scripted, stream: Open) -> None:
     sent = random.Random(5).randbytes(12 * MEBIBYTE)
 
     def script(wire: Wire) -> bytes:
@@ -263,24 +255,20 @@ def test_cancelled_drain_loses_nothing(scripted: Scripted, run: Run, stream: Ope
         return b"".join(each.payload for each in frames)
 
     server = scripted(script, receive_buffer=4096)
-
-    async def main() -> None:
-        _, writer = await stream(server.uri)
-        writer.write(sent)
-        for _ in range(3):
-            draining = asyncio.ensure_future(writer.drain())
-            await spin()
-            assert await cancelled(draining)
-        server.release.set()
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
-    assert server.result == sent
+    _, writer = await stream(server.uri)
+    writer.write(sent)
+    for _ in range(3):
+        draining = asyncio.ensure_future(writer.drain())
+        await spin()
+        assert await cancelled(draining)
+    server.release.set()
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    assert await server.wait_result() == sent
 
 
-def test_close_sends_megabytes_first(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_close_sends_megabytes_first(scripted: Scripted, stream: Open) -> None:
     sent = random.Random(6).randbytes(12 * MEBIBYTE)
 
     def script(wire: Wire) -> bytes:
@@ -291,15 +279,11 @@ def test_close_sends_megabytes_first(scripted: Scripted, run: Run, stream: Open)
         return b"".join(each.payload for each in frames)
 
     server = scripted(script, receive_buffer=4096)
-
-    async def main() -> None:
-        _, writer = await stream(server.uri)
-        writer.write(sent)
-        writer.close()
-        await writer.wait_closed()
-
-    run(main)
-    assert server.result == sent
+    _, writer = await stream(server.uri)
+    writer.write(sent)
+    writer.close()
+    await writer.wait_closed()
+    assert await server.wait_result() == sent
 
 
 def test_close_gives_up_a_stalled_server(scripted: Scripted, run: Run, stream: Open) -> None:
@@ -320,33 +304,30 @@ def test_close_gives_up_a_stalled_server(scripted: Scripted, run: Run, stream: O
     server.release.set()
 
 
-def test_drain_ends_with_the_connection(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_drain_ends_with_the_connection(scripted: Scripted, stream: Open) -> None:
     def script(wire: Wire) -> None:
         wire.accept()
         server.pause()
         wire.reset()
 
     server = scripted(script, receive_buffer=4096)
-
-    async def main() -> None:
-        reader, writer = await stream(server.uri)
-        writer.write(bytes(12 * MEBIBYTE))
-        draining = asyncio.ensure_future(writer.drain())
-        reading = asyncio.ensure_future(reader.read(1))
-        await soon(server.reached.is_set)
-        assert not draining.done()
-        server.release.set()
-        for task in (draining, reading):
-            with pytest.raises(StreamClosedError):
-                await task
-        writer.close()
+    reader, writer = await stream(server.uri)
+    writer.write(bytes(12 * MEBIBYTE))
+    draining = asyncio.ensure_future(writer.drain())
+    reading = asyncio.ensure_future(reader.read(1))
+    await soon(server.reached.is_set)
+    assert not draining.done()
+    server.release.set()
+    for task in (draining, reading):
         with pytest.raises(StreamClosedError):
-            await writer.wait_closed()
+            await task
+    writer.close()
+    with pytest.raises(StreamClosedError):
+        await writer.wait_closed()
 
-    run(main)
 
-
-def test_unread_bytes_stop_the_server(scripted: Scripted, run: Run, stream: Open) -> None:
+@pytest.mark.loop(timeout=40)
+async def test_unread_bytes_stop_the_server(scripted: Scripted, stream: Open) -> None:
     """Nothing is dropped, and memory is bounded: the server's `send` waits."""
     block = random.Random(7).randbytes(10_000)
     total = 4000
@@ -364,21 +345,17 @@ def test_unread_bytes_stop_the_server(scripted: Scripted, run: Run, stream: Open
         wire.read_until_close()
 
     server = scripted(script)
-
-    async def main() -> None:
-        reader, writer = await stream(server.uri, limit=20_000)
-        await soon(lambda: progress[0] > 0)
-        assert await settled(lambda: progress[0]) < total
-        assert writer.connection.stats()["receive_queue_bytes"] < 1 * MEBIBYTE
-        expected, found = hashlib.sha256(block * total), hashlib.sha256()
-        while data := await reader.read(30_000):
-            found.update(data)
-        assert found.digest() == expected.digest()
-
-    run(main, timeout=40)
+    reader, writer = await stream(server.uri, limit=20_000)
+    await soon(lambda: progress[0] > 0)
+    assert await settled(lambda: progress[0]) < total
+    assert writer.connection.stats()["receive_queue_bytes"] < 1 * MEBIBYTE
+    expected, found = hashlib.sha256(block * total), hashlib.sha256()
+    while data := await reader.read(30_000):
+        found.update(data)
+    assert found.digest() == expected.digest()
 
 
-def test_write_eof_drops_nothing(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_write_eof_drops_nothing(scripted: Scripted, stream: Open) -> None:
     """A server may read the close frame late and slowly: everything before it is read."""
     block = random.Random(8).randbytes(10_000)
 
@@ -390,22 +367,18 @@ def test_write_eof_drops_nothing(scripted: Scripted, run: Run, stream: Open) -> 
         wire.send(close(1000))
 
     server = scripted(script)
-
-    async def main() -> None:
-        reader, writer = await stream(server.uri, limit=20_000)
-        writer.write_eof()
-        found = bytearray()
-        while data := await reader.read(70_000):
-            found += data
-            if len(found) < 1_000_000:
-                await asyncio.sleep(0.01)
-        assert found == block * 500
-        await writer.wait_closed()
-
-    run(main)
+    reader, writer = await stream(server.uri, limit=20_000)
+    writer.write_eof()
+    found = bytearray()
+    while data := await reader.read(70_000):
+        found += data
+        if len(found) < 1_000_000:
+            await asyncio.sleep(0.01)
+    assert found == block * 500
+    await writer.wait_closed()
 
 
-def test_close_timeout_raises_instead_of_end_of_stream(scripted: Scripted, run: Run, stream: Open) -> None:
+async def test_close_timeout_raises_instead_of_end_of_stream(scripted: Scripted, stream: Open) -> None:
     """A reader that is too slow after write_eof() gets an error: a part must not look like the whole."""
 
     def script(wire: Wire) -> None:
@@ -417,16 +390,12 @@ def test_close_timeout_raises_instead_of_end_of_stream(scripted: Scripted, run: 
             wire.send(close(1000))
 
     server = scripted(script, receive_buffer=4096)
-
-    async def main() -> None:
-        reader, writer = await stream(server.uri, limit=20_000, close_timeout=0.3)
-        writer.write_eof()
-        await asyncio.sleep(0.6)
-        with pytest.raises(StreamClosedError):
-            await reader.readexactly(30_000_000)
-        assert len(await reader.read(30_000_000)) < 30_000_000
-        with pytest.raises(StreamClosedError):
-            await reader.read(1)
-        await writer.wait_closed()
-
-    run(main)
+    reader, writer = await stream(server.uri, limit=20_000, close_timeout=0.3)
+    writer.write_eof()
+    await asyncio.sleep(0.6)
+    with pytest.raises(StreamClosedError):
+        await reader.readexactly(30_000_000)
+    assert len(await reader.read(30_000_000)) < 30_000_000
+    with pytest.raises(StreamClosedError):
+        await reader.read(1)
+    await writer.wait_closed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import pickle
 from typing import Any
@@ -15,28 +14,25 @@ import wirespeed
 from wirespeed.close_codes import Close
 
 
-def test_close_frames_of_exceptions(client: Any, server: Any) -> None:
-    async def main() -> None:
-        async def handler(ws: Any) -> None:
-            await ws.close(4000, "bye")
+async def test_close_frames_of_exceptions(client: Any, server: Any) -> None:
+    async def handler(ws: Any) -> None:
+        await ws.close(4000, "bye")
 
-        async with server.asyncio.server.serve(handler, "127.0.0.1", 0) as running:
-            uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
-            async with client.asyncio.client.connect(uri) as ws:
-                with pytest.raises(client.exceptions.ConnectionClosedError) as caught:
-                    await ws.recv()
-        import websockets.frames
+    async with server.asyncio.server.serve(handler, "127.0.0.1", 0) as running:
+        uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
+        async with client.asyncio.client.connect(uri) as ws:
+            with pytest.raises(client.exceptions.ConnectionClosedError) as caught:
+                await ws.recv()
+    import websockets.frames
 
-        for frame in (caught.value.rcvd, caught.value.sent):
-            assert isinstance(frame, websockets.frames.Close)
-            assert isinstance(frame, client.frames.Close)
-            assert frame == websockets.frames.Close(4000, "bye")
-            assert websockets.frames.Close(4000, "bye") == frame
-            assert frame != websockets.frames.Close(4001, "bye")
-            assert str(frame) == "4000 (private use) bye"
-            assert frame.serialize() == b"\x0f\xa0bye"
-
-    asyncio.run(asyncio.wait_for(main(), 10))
+    for frame in (caught.value.rcvd, caught.value.sent):
+        assert isinstance(frame, websockets.frames.Close)
+        assert isinstance(frame, client.frames.Close)
+        assert frame == websockets.frames.Close(4000, "bye")
+        assert websockets.frames.Close(4000, "bye") == frame
+        assert frame != websockets.frames.Close(4001, "bye")
+        assert str(frame) == "4000 (private use) bye"
+        assert frame.serialize() == b"\x0f\xa0bye"
 
 
 def test_own_close_frames_are_unchanged() -> None:

@@ -25,20 +25,17 @@ class OURS:
 
 
 @pytest.mark.parametrize("code", [1005, 1006, 1004, 999, 5000])
-def test_codes_that_cannot_be_sent(package: Any, code: int) -> None:
-    async def main() -> None:
-        async def handler(ws: Any) -> None:
-            await ws.wait_closed()
+async def test_codes_that_cannot_be_sent(package: Any, code: int) -> None:
+    async def handler(ws: Any) -> None:
+        await ws.wait_closed()
 
-        async with connected(package, package, handler) as ws:
-            with pytest.raises(package.exceptions.ProtocolError):
-                await ws.close(code)
-            assert ws.state is package.State.OPEN
-            await ws.close(3000)
-            await ws.close(code)  # nothing, by now
-            assert ws.close_code == 3000
-
-    run(main)
+    async with connected(package, package, handler) as ws:
+        with pytest.raises(package.exceptions.ProtocolError):
+            await ws.close(code)
+        assert ws.state is package.State.OPEN
+        await ws.close(3000)
+        await ws.close(code)  # nothing, by now
+        assert ws.close_code == 3000
 
 
 @pytest.mark.parametrize("code", [1005, 999])
@@ -70,21 +67,18 @@ def test_codes_that_a_server_cannot_send() -> None:
         assert server.sockets
 
 
-def test_a_close_timeout_that_is_changed(package: Any) -> None:
-    async def main() -> None:
-        with silent_server() as uri:
-            ws = await package.asyncio.client.connect(uri, close_timeout=60)
-            ws.close_timeout = 0.1
-            began = time.monotonic()
-            await ws.close()
-            assert time.monotonic() - began < 20
-            assert ws.state is package.State.CLOSED
-            with pytest.raises(package.exceptions.ConnectionClosedError) as caught:
-                await ws.recv()
-            assert caught.value.sent.code == 1000
-            assert isinstance(caught.value.__cause__, TimeoutError)
-
-    run(main)
+async def test_a_close_timeout_that_is_changed(package: Any) -> None:
+    with silent_server() as uri:
+        ws = await package.asyncio.client.connect(uri, close_timeout=60)
+        ws.close_timeout = 0.1
+        began = time.monotonic()
+        await ws.close()
+        assert time.monotonic() - began < 20
+        assert ws.state is package.State.CLOSED
+        with pytest.raises(package.exceptions.ConnectionClosedError) as caught:
+            await ws.recv()
+        assert caught.value.sent.code == 1000
+        assert isinstance(caught.value.__cause__, TimeoutError)
 
 
 def test_a_close_timeout_that_a_thread_changes(package: Any) -> None:
@@ -98,21 +92,17 @@ def test_a_close_timeout_that_a_thread_changes(package: Any) -> None:
         assert isinstance(caught.value.__cause__, TimeoutError)
 
 
-def test_a_close_timeout_that_is_negative(package: Any) -> None:
+async def test_a_close_timeout_that_is_negative(package: Any) -> None:
     """The time is over before it begins."""
-
-    async def main() -> None:
-        with silent_server() as uri:
-            ws = await package.asyncio.client.connect(uri, close_timeout=60)
-            ws.close_timeout = -1
-            assert ws.close_timeout == -1
-            await asyncio.wait_for(ws.close(), 5)
-        with silent_server() as uri:
-            ws = await package.asyncio.client.connect(uri, close_timeout=-1)
-            assert ws.close_timeout == -1
-            await asyncio.wait_for(ws.close(), 5)
-
-    run(main)
+    with silent_server() as uri:
+        ws = await package.asyncio.client.connect(uri, close_timeout=60)
+        ws.close_timeout = -1
+        assert ws.close_timeout == -1
+        await asyncio.wait_for(ws.close(), 5)
+    with silent_server() as uri:
+        ws = await package.asyncio.client.connect(uri, close_timeout=-1)
+        assert ws.close_timeout == -1
+        await asyncio.wait_for(ws.close(), 5)
 
 
 def test_a_close_timeout_of_a_thread_that_is_negative(package: Any) -> None:
@@ -145,19 +135,15 @@ def test_a_close_timeout_that_is_raised(package: Any, longer: float | None) -> N
     run(main)
 
 
-def test_a_peer_that_does_not_end_tcp(package: Any) -> None:
+async def test_a_peer_that_does_not_end_tcp(package: Any) -> None:
     """The closing handshake is complete, and the close timeout ends the connection nevertheless."""
-
-    async def main() -> None:
-        with silent_server(close_code=1001) as uri:
-            ws = await package.asyncio.client.connect(uri, close_timeout=0.1)
-            await ws.close()
-            with pytest.raises(package.exceptions.ConnectionClosedOK) as caught:
-                await ws.recv()
-            assert isinstance(caught.value.__cause__, TimeoutError)
-            assert caught.value.rcvd.code == 1001
-
-    run(main)
+    with silent_server(close_code=1001) as uri:
+        ws = await package.asyncio.client.connect(uri, close_timeout=0.1)
+        await ws.close()
+        with pytest.raises(package.exceptions.ConnectionClosedOK) as caught:
+            await ws.recv()
+        assert isinstance(caught.value.__cause__, TimeoutError)
+        assert caught.value.rcvd.code == 1001
 
 
 def test_a_peer_that_does_not_end_tcp_towards_a_thread(package: Any) -> None:
@@ -170,24 +156,20 @@ def test_a_peer_that_does_not_end_tcp_towards_a_thread(package: Any) -> None:
 
 
 @pytest.mark.parametrize("code", [1006, 1011])
-def test_failing_by_the_protocol(server: Any, code: int) -> None:
+async def test_failing_by_the_protocol(server: Any, code: int) -> None:
     """As libraries do that give up a peer. websockets waits for the next write."""
+    closed = asyncio.get_running_loop().create_future()
 
-    async def main() -> None:
-        closed = asyncio.get_running_loop().create_future()
+    async def handler(ws: Any) -> None:
+        await ws.wait_closed()
+        closed.set_result(ws.close_code)
 
-        async def handler(ws: Any) -> None:
-            await ws.wait_closed()
-            closed.set_result(ws.close_code)
-
-        async with connected(OURS, server, handler) as ws:
-            ws.protocol.fail(code)
-            assert ws.state is not websockets.State.OPEN
-            assert await closed == code
-            with pytest.raises(websockets.ConnectionClosedError):
-                await ws.send("x")
-
-    run(main)
+    async with connected(OURS, server, handler) as ws:
+        ws.protocol.fail(code)
+        assert ws.state is not websockets.State.OPEN
+        assert await closed == code
+        with pytest.raises(websockets.ConnectionClosedError):
+            await ws.send("x")
 
 
 def test_failing_by_the_protocol_of_a_thread(server: Any) -> None:
@@ -205,16 +187,12 @@ def test_failing_by_the_protocol_of_a_thread(server: Any) -> None:
             ws.send("x")
 
 
-def test_the_code_of_a_connection_that_is_not_closed_yet(package: Any) -> None:
+async def test_the_code_of_a_connection_that_is_not_closed_yet(package: Any) -> None:
     """The close frame has arrived, TCP is still open: the code exists only after the complete end."""
-
-    async def main() -> None:
-        with silent_server(close_code=1001) as uri:
-            async with package.asyncio.client.connect(uri, close_timeout=0.2) as ws:
-                while ws.state is package.State.OPEN:
-                    await asyncio.sleep(0.01)
-                for holder in (ws, ws.protocol):
-                    assert (holder.close_code, holder.close_reason) == (None, None)
-            assert (ws.close_code, ws.close_reason) == (1001, "going")
-
-    run(main)
+    with silent_server(close_code=1001) as uri:
+        async with package.asyncio.client.connect(uri, close_timeout=0.2) as ws:
+            while ws.state is package.State.OPEN:
+                await asyncio.sleep(0.01)
+            for holder in (ws, ws.protocol):
+                assert (holder.close_code, holder.close_reason) == (None, None)
+        assert (ws.close_code, ws.close_reason) == (1001, "going")

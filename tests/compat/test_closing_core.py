@@ -11,38 +11,35 @@ import pytest
 
 pytest.importorskip("websockets", minversion="17")
 
-from compat.pairs import connected, connected_blocking, run, silent_server
+from compat.pairs import connected, connected_blocking, silent_server
 
 INCOMPLETE = "close during fragmented message"
 
 
-def test_closing_in_the_middle_of_a_message(client: Any, server: Any) -> None:
-    async def main() -> None:
-        ended = asyncio.get_running_loop().create_future()
-        begun = asyncio.Event()
+async def test_closing_in_the_middle_of_a_message(client: Any, server: Any) -> None:
+    ended = asyncio.get_running_loop().create_future()
+    begun = asyncio.Event()
 
-        async def handler(ws: Any) -> None:
-            with pytest.raises(server.exceptions.ConnectionClosedError) as caught:
-                await ws.recv()
-            ended.set_result(caught.value.rcvd)
+    async def handler(ws: Any) -> None:
+        with pytest.raises(server.exceptions.ConnectionClosedError) as caught:
+            await ws.recv()
+        ended.set_result(caught.value.rcvd)
 
-        async def fragments() -> Any:
-            yield "one"
-            begun.set()
-            await ended
-            yield "two"
+    async def fragments() -> Any:
+        yield "one"
+        begun.set()
+        await ended
+        yield "two"
 
-        async with connected(client, server, handler) as ws:
-            sending = asyncio.ensure_future(ws.send(fragments()))
-            await begun.wait()
-            await ws.close()
-            with pytest.raises(client.exceptions.ConnectionClosedError) as caught:
-                await sending
-            assert (caught.value.sent.code, caught.value.sent.reason) == (1011, INCOMPLETE)
-            frame = await ended
-            assert (frame.code, frame.reason) == (1011, INCOMPLETE)
-
-    run(main)
+    async with connected(client, server, handler) as ws:
+        sending = asyncio.ensure_future(ws.send(fragments()))
+        await begun.wait()
+        await ws.close()
+        with pytest.raises(client.exceptions.ConnectionClosedError) as caught:
+            await sending
+        assert (caught.value.sent.code, caught.value.sent.reason) == (1011, INCOMPLETE)
+        frame = await ended
+        assert (frame.code, frame.reason) == (1011, INCOMPLETE)
 
 
 def test_closing_in_the_middle_of_a_message_of_a_thread(client: Any, server: Any) -> None:
@@ -75,16 +72,13 @@ def test_closing_in_the_middle_of_a_message_of_a_thread(client: Any, server: Any
     assert [(frame.code, frame.reason) for frame in frames] == [(1011, INCOMPLETE)] * 2
 
 
-def test_the_cause_after_a_close_timeout(package: Any) -> None:
-    async def main() -> None:
-        with silent_server() as uri:
-            ws = await package.asyncio.client.connect(uri, close_timeout=0.1)
-            await ws.close()
-            with pytest.raises(package.exceptions.ConnectionClosedError) as caught:
-                await ws.recv()
-            assert isinstance(caught.value.__cause__, TimeoutError)
-
-    run(main)
+async def test_the_cause_after_a_close_timeout(package: Any) -> None:
+    with silent_server() as uri:
+        ws = await package.asyncio.client.connect(uri, close_timeout=0.1)
+        await ws.close()
+        with pytest.raises(package.exceptions.ConnectionClosedError) as caught:
+            await ws.recv()
+        assert isinstance(caught.value.__cause__, TimeoutError)
 
 
 def test_the_cause_after_a_close_timeout_of_a_thread(package: Any) -> None:

@@ -36,99 +36,81 @@ async def error_of(awaitable: Awaitable[object]) -> type[BaseException] | None:
     return None
 
 
-def test_decoding_binary_that_is_not_utf8(package: Any) -> None:
-    async def main() -> None:
-        async with connected(package, THEIRS, echo) as ws:
-            await ws.send(b"\xff")
+async def test_decoding_binary_that_is_not_utf8(package: Any) -> None:
+    async with connected(package, THEIRS, echo) as ws:
+        await ws.send(b"\xff")
+        await ws.send("next")
+        error = await error_of(ws.recv(decode=True))
+        if repr(package) == "ours":
+            assert error is UnicodeDecodeError
+            assert await ws.recv() == "next"
+        else:
+            assert error is package.exceptions.ConnectionClosedError
+            assert ws.protocol.close_sent.code == 1007
+
+
+async def test_text_in_bytes_that_is_none(package: Any) -> None:
+    async with connected(package, THEIRS, echo) as ws:
+        if repr(package) == "ours":
+            with pytest.raises(UnicodeDecodeError):
+                await ws.send(b"\xff", text=True)
             await ws.send("next")
-            error = await error_of(ws.recv(decode=True))
-            if repr(package) == "ours":
-                assert error is UnicodeDecodeError
-                assert await ws.recv() == "next"
-            else:
-                assert error is package.exceptions.ConnectionClosedError
-                assert ws.protocol.close_sent.code == 1007
-
-    run(main)
+            assert await ws.recv() == "next"
+        else:
+            await ws.send(b"\xff", text=True)  # the other end refuses it
+            await ws.wait_closed()
+            assert ws.protocol.close_rcvd.code == 1007
 
 
-def test_text_in_bytes_that_is_none(package: Any) -> None:
-    async def main() -> None:
-        async with connected(package, THEIRS, echo) as ws:
-            if repr(package) == "ours":
-                with pytest.raises(UnicodeDecodeError):
-                    await ws.send(b"\xff", text=True)
-                await ws.send("next")
-                assert await ws.recv() == "next"
-            else:
-                await ws.send(b"\xff", text=True)  # the other end refuses it
-                await ws.wait_closed()
-                assert ws.protocol.close_rcvd.code == 1007
-
-    run(main)
+async def test_a_first_fragment_of_a_wrong_type(package: Any) -> None:
+    async with connected(package, THEIRS, echo) as ws:
+        assert await error_of(ws.send([1])) is TypeError
+        if repr(package) == "ours":
+            await ws.send("next")
+            assert await ws.recv() == "next"
+        else:
+            await ws.wait_closed()
+            assert ws.protocol.close_sent.code == 1011
 
 
-def test_a_first_fragment_of_a_wrong_type(package: Any) -> None:
-    async def main() -> None:
-        async with connected(package, THEIRS, echo) as ws:
-            assert await error_of(ws.send([1])) is TypeError
-            if repr(package) == "ours":
-                await ws.send("next")
-                assert await ws.recv() == "next"
-            else:
-                await ws.wait_closed()
-                assert ws.protocol.close_sent.code == 1011
-
-    run(main)
-
-
-def test_an_iterable_that_is_cancelled(package: Any) -> None:
+async def test_an_iterable_that_is_cancelled(package: Any) -> None:
     async def fragments(begun: asyncio.Event) -> AsyncIterator[str]:
         yield "first"
         begun.set()
         await asyncio.sleep(60)
 
-    async def main() -> None:
-        async with connected(package, THEIRS, echo) as ws:
-            begun = asyncio.Event()
-            task = asyncio.ensure_future(ws.send(fragments(begun)))
-            await begun.wait()
-            task.cancel()
-            await asyncio.wait([task])
-            if repr(package) == "ours":
-                await ws.wait_closed()
-                assert ws.protocol.close_sent.code == 1011
-            else:
-                for _ in range(2):
-                    assert await error_of(ws.send("next")) is package.exceptions.ProtocolError
-                ws.transport.abort()
-
-    run(main)
-
-
-def test_no_fragments_on_a_closed_connection(package: Any) -> None:
-    async def main() -> None:
-        async with connected(package, THEIRS, echo) as ws:
-            await ws.close()
-            if repr(package) == "ours":
-                with pytest.raises(package.exceptions.ConnectionClosedOK):
-                    await ws.send([])
-            else:
-                await ws.send([])
-
-    run(main)
-
-
-def test_the_cause_after_an_abort(package: Any) -> None:
-    async def main() -> None:
-        async with connected(package, THEIRS, echo) as ws:
+    async with connected(package, THEIRS, echo) as ws:
+        begun = asyncio.Event()
+        task = asyncio.ensure_future(ws.send(fragments(begun)))
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        if repr(package) == "ours":
+            await ws.wait_closed()
+            assert ws.protocol.close_sent.code == 1011
+        else:
+            for _ in range(2):
+                assert await error_of(ws.send("next")) is package.exceptions.ProtocolError
             ws.transport.abort()
-            with pytest.raises(package.exceptions.ConnectionClosedError) as caught:
-                await ws.recv()
-            cause = caught.value.__cause__
-            assert cause is None if repr(package) == "ours" else isinstance(cause, EOFError)
 
-    run(main)
+
+async def test_no_fragments_on_a_closed_connection(package: Any) -> None:
+    async with connected(package, THEIRS, echo) as ws:
+        await ws.close()
+        if repr(package) == "ours":
+            with pytest.raises(package.exceptions.ConnectionClosedOK):
+                await ws.send([])
+        else:
+            await ws.send([])
+
+
+async def test_the_cause_after_an_abort(package: Any) -> None:
+    async with connected(package, THEIRS, echo) as ws:
+        ws.transport.abort()
+        with pytest.raises(package.exceptions.ConnectionClosedError) as caught:
+            await ws.recv()
+        cause = caught.value.__cause__
+        assert cause is None if repr(package) == "ours" else isinstance(cause, EOFError)
 
 
 @pytest.mark.parametrize("name", ["id", "logger", "request", "response", "latency", "debug"])
@@ -141,6 +123,7 @@ def test_attributes(package: Any, name: str) -> None:
             else:
                 setattr(ws, name, None)
 
+    # A coroutine that is the test would fail: a connection of websockets cannot end without these attributes.
     run(main)
 
 
@@ -152,18 +135,15 @@ def uri(running: Any) -> str:
     return f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
 
 
-def test_a_subprotocol_that_was_not_offered(server: Any) -> None:
-    async def main() -> None:
-        async with serving(server, subprotocols=["a"], select_subprotocol=lambda ws, offered: "b") as running:
-            connect = THEIRS.asyncio.client.connect(uri(running), subprotocols=["a"])
-            if repr(server) == "ours":
-                with pytest.raises(THEIRS.exceptions.InvalidStatus) as caught:
-                    await connect
-                assert caught.value.response.status_code == 500
-            else:
-                assert await error_of(connect) is THEIRS.exceptions.NegotiationError
-
-    run(main)
+async def test_a_subprotocol_that_was_not_offered(server: Any) -> None:
+    async with serving(server, subprotocols=["a"], select_subprotocol=lambda ws, offered: "b") as running:
+        connect = THEIRS.asyncio.client.connect(uri(running), subprotocols=["a"])
+        if repr(server) == "ours":
+            with pytest.raises(THEIRS.exceptions.InvalidStatus) as caught:
+                await connect
+            assert caught.value.response.status_code == 500
+        else:
+            assert await error_of(connect) is THEIRS.exceptions.NegotiationError
 
 
 def test_no_credentials(package: Any) -> None:
@@ -175,24 +155,21 @@ def test_no_credentials(package: Any) -> None:
         assert callable(basic_auth(credentials=[]))
 
 
-def test_a_response_without_a_length(server: Any) -> None:
+async def test_a_response_without_a_length(server: Any) -> None:
     def refuse(ws: Any, request: Any) -> Any:
         headers = server.datastructures.Headers()
         return server.http11.Response(http.HTTPStatus.OK.value, "OK", headers, b"all")
 
-    async def main() -> None:
-        async with serving(server, process_request=refuse) as running:
-            reader, writer = await asyncio.open_connection(*running.sockets[0].getsockname())
-            connect = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13"
-            key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
-            writer.write(f"GET / HTTP/1.1\r\nHost: x\r\n{connect}\r\n{key}\r\n\r\n".encode())
-            answer = (await reader.read()).lower()
-            writer.close()
-        lines = (b"\r\ncontent-length: 3\r\n" in answer, b"\r\nconnection: close\r\n" in answer)
-        assert lines == ((True, True) if repr(server) == "ours" else (False, False))
-        assert answer.endswith(b"\r\n\r\nall")
-
-    run(main)
+    async with serving(server, process_request=refuse) as running:
+        reader, writer = await asyncio.open_connection(*running.sockets[0].getsockname())
+        connect = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13"
+        key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
+        writer.write(f"GET / HTTP/1.1\r\nHost: x\r\n{connect}\r\n{key}\r\n\r\n".encode())
+        answer = (await reader.read()).lower()
+        writer.close()
+    lines = (b"\r\ncontent-length: 3\r\n" in answer, b"\r\nconnection: close\r\n" in answer)
+    assert lines == ((True, True) if repr(server) == "ours" else (False, False))
+    assert answer.endswith(b"\r\n\r\nall")
 
 
 def test_the_file_of_a_unix_socket(server: Any) -> None:
@@ -209,23 +186,20 @@ def test_the_file_of_a_unix_socket(server: Any) -> None:
 
 
 @pytest.mark.parametrize("when", ["connection", "protocol"])
-def test_what_process_response_sees(server: Any, when: str) -> None:
+async def test_what_process_response_sees(server: Any, when: str) -> None:
     seen = []
 
     def look(ws: Any, request: Any, response: Any) -> None:
         there = ws.response is not None or ws.subprotocol == "a" if when == "connection" else ws.protocol.extensions
         seen.append(bool(there))
 
-    async def main() -> None:
-        options = {"subprotocols": ["a"], "process_response": look}
-        async with (
-            serving(server, **options) as running,
-            THEIRS.asyncio.client.connect(uri(running), subprotocols=["a"]) as ws,
-        ):
-            assert ws.subprotocol == "a"
-        assert seen == [repr(server) == "theirs"]
-
-    run(main)
+    options = {"subprotocols": ["a"], "process_response": look}
+    async with (
+        serving(server, **options) as running,
+        THEIRS.asyncio.client.connect(uri(running), subprotocols=["a"]) as ws,
+    ):
+        assert ws.subprotocol == "a"
+    assert seen == [repr(server) == "theirs"]
 
 
 # Responses that are not WebSocket handshakes
@@ -273,23 +247,20 @@ def test_redirects_to_nowhere(client: Any, location: str, theirs: str, ours: str
     assert (came > 1) is (theirs == "SecurityError" and not is_ours)
 
 
-def test_redirects_to_http(client: Any) -> None:
-    async def main() -> None:
-        async with serving(THEIRS) as running:
-            to = uri(running).replace("ws:", "http:")
-            answer = f"HTTP/1.1 302 Found\r\nLocation: {to}/\r\nContent-Length: 0\r\n\r\n".encode()
+async def test_redirects_to_http(client: Any) -> None:
+    async with serving(THEIRS) as running:
+        to = uri(running).replace("ws:", "http:")
+        answer = f"HTTP/1.1 302 Found\r\nLocation: {to}/\r\nContent-Length: 0\r\n\r\n".encode()
 
-            async def connect(uri: str) -> None:
-                if repr(client) == "ours":
-                    async with client.asyncio.client.connect(uri) as ws:
-                        await ws.send("there")
-                        assert await ws.recv() == "there"
-                else:
-                    assert await error_of(client.asyncio.client.connect(uri)) is client.exceptions.InvalidURI
+        async def connect(uri: str) -> None:
+            if repr(client) == "ours":
+                async with client.asyncio.client.connect(uri) as ws:
+                    await ws.send("there")
+                    assert await ws.recv() == "there"
+            else:
+                assert await error_of(client.asyncio.client.connect(uri)) is client.exceptions.InvalidURI
 
-            await answering(answer, connect)
-
-    run(main)
+        await answering(answer, connect)
 
 
 @pytest.mark.parametrize(

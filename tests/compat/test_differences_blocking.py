@@ -17,13 +17,11 @@ import pytest
 
 from interop.certificates import Certificates
 from interop.frames import CLOSE, PING, PONG, Close, close, ping, text
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import Disconnected, Scripted, Wire
 
 pytest.importorskip("websockets", minversion="17")
 
 from compat.conftest import PACKAGES
-
-Scripted = Callable[..., ScriptedServer]
 
 # Seconds in which expected events happen, and in which unexpected ones would happen.
 LIMIT = 20.0

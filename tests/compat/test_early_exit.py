@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("websockets", minversion="17")
 
-from compat.pairs import run
 from interop.frames import CLOSE, Close, close
 from interop.scripted import Disconnected, ScriptedServer, Wire
 
@@ -108,9 +107,6 @@ async def cancel(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("leave", [close_a_generator, drop_a_generator, break_, return_, cancel])
-def test_leaving_early(peer: Peer, leave: Callable[[Peer], Any]) -> None:
-    async def main() -> None:
-        await leave(peer)
-        await peer.check()
-
-    run(main)
+async def test_leaving_early(peer: Peer, leave: Callable[[Peer], Any]) -> None:
+    await leave(peer)
+    await peer.check()

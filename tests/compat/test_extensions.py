@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -34,40 +33,32 @@ async def echo(ws: Any) -> None:
         ({}, {"server_no_context_takeover": True}, "permessage-deflate; server_no_context_takeover"),
     ],
 )
-def test_negotiation(client: Any, server: Any, ours: dict[str, Any], theirs: dict[str, Any], header: str) -> None:
-    async def main() -> None:
-        offer = factories(client).ClientPerMessageDeflateFactory(compress_settings={"memLevel": 4, "level": 9}, **ours)
-        accept = factories(server).ServerPerMessageDeflateFactory(compress_settings={"memLevel": 4}, **theirs)
-        async with (
-            server.asyncio.server.serve(echo, "127.0.0.1", 0, extensions=[accept]) as running,
-            client.asyncio.client.connect(
-                f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}", extensions=[offer], compression=None
-            ) as ws,
-        ):
-            found = ws.response.headers["Sec-WebSocket-Extensions"]
-            assert set(found.split("; ")) == set(header.split("; "))
-            (extension,) = ws.protocol.extensions
-            assert extension.remote_no_context_takeover == ("server_no_context_takeover" in header)
-            assert extension.local_no_context_takeover == ("client_no_context_takeover" in header)
-            assert extension.remote_max_window_bits == (10 if "server_max" in header else 15)
-            await ws.send("x" * 5000)
-            assert await ws.recv() == "x" * 5000
-
-    asyncio.run(asyncio.wait_for(main(), 10))
+async def test_negotiation(client: Any, server: Any, ours: dict[str, Any], theirs: dict[str, Any], header: str) -> None:
+    offer = factories(client).ClientPerMessageDeflateFactory(compress_settings={"memLevel": 4, "level": 9}, **ours)
+    accept = factories(server).ServerPerMessageDeflateFactory(compress_settings={"memLevel": 4}, **theirs)
+    async with (
+        server.asyncio.server.serve(echo, "127.0.0.1", 0, extensions=[accept]) as running,
+        client.asyncio.client.connect(
+            f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}", extensions=[offer], compression=None
+        ) as ws,
+    ):
+        found = ws.response.headers["Sec-WebSocket-Extensions"]
+        assert set(found.split("; ")) == set(header.split("; "))
+        (extension,) = ws.protocol.extensions
+        assert extension.remote_no_context_takeover == ("server_no_context_takeover" in header)
+        assert extension.local_no_context_takeover == ("client_no_context_takeover" in header)
+        assert extension.remote_max_window_bits == (10 if "server_max" in header else 15)
+        await ws.send("x" * 5000)
+        assert await ws.recv() == "x" * 5000
 
 
-def test_no_compression(client: Any, server: Any) -> None:
-    async def main() -> None:
-        async with (
-            server.asyncio.server.serve(echo, "127.0.0.1", 0) as running,
-            client.asyncio.client.connect(
-                f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}", compression=None
-            ) as ws,
-        ):
-            assert "Sec-WebSocket-Extensions" not in ws.response.headers
-            assert ws.protocol.extensions == []
-
-    asyncio.run(asyncio.wait_for(main(), 10))
+async def test_no_compression(client: Any, server: Any) -> None:
+    async with (
+        server.asyncio.server.serve(echo, "127.0.0.1", 0) as running,
+        client.asyncio.client.connect(f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}", compression=None) as ws,
+    ):
+        assert "Sec-WebSocket-Extensions" not in ws.response.headers
+        assert ws.protocol.extensions == []
 
 
 def test_other_extensions_are_refused() -> None:

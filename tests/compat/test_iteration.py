@@ -36,34 +36,28 @@ def connected_blocking(package: Any, **options: Any) -> Any:
     return pairs.connected_blocking(package, package, handler, **options)
 
 
-def test_closing_an_iterator_leaves_the_connection_open(package: Any) -> None:
-    async def main() -> None:
-        async with connected(package) as ws:
-            async with contextlib.aclosing(aiter(ws)) as messages:
-                assert isinstance(messages, AsyncGenerator)
-                assert await anext(messages) == "0"
-            with pytest.raises(StopAsyncIteration):
-                await anext(messages)
-            assert [message async for message in messages] == []
-            assert await ws.recv() == "1"
-            assert [message async for message in ws] == ["2", "3"]
-
-    run(main)
+async def test_closing_an_iterator_leaves_the_connection_open(package: Any) -> None:
+    async with connected(package) as ws:
+        async with contextlib.aclosing(aiter(ws)) as messages:
+            assert isinstance(messages, AsyncGenerator)
+            assert await anext(messages) == "0"
+        with pytest.raises(StopAsyncIteration):
+            await anext(messages)
+        assert [message async for message in messages] == []
+        assert await ws.recv() == "1"
+        assert [message async for message in ws] == ["2", "3"]
 
 
-def test_an_iterator_as_a_generator(package: Any) -> None:
-    async def main() -> None:
-        async with connected(package) as ws:
-            messages = aiter(ws)
-            assert aiter(messages) is messages is not ws
-            assert await messages.asend(None) == "0"
-            with pytest.raises(ZeroDivisionError):
-                await messages.athrow(ZeroDivisionError())
-            with pytest.raises(StopAsyncIteration):
-                await messages.asend(None)
-            assert await ws.recv() == "1"
-
-    run(main)
+async def test_an_iterator_as_a_generator(package: Any) -> None:
+    async with connected(package) as ws:
+        messages = aiter(ws)
+        assert aiter(messages) is messages is not ws
+        assert await messages.asend(None) == "0"
+        with pytest.raises(ZeroDivisionError):
+            await messages.athrow(ZeroDivisionError())
+        with pytest.raises(StopAsyncIteration):
+            await messages.asend(None)
+        assert await ws.recv() == "1"
 
 
 def test_throwing_into_an_iterator() -> None:
@@ -90,28 +84,22 @@ def test_throwing_into_an_iterator() -> None:
     assert (exc.args, trace.tb_frame in frames) == ((), True)
 
 
-def test_an_iterator_raises_how_the_connection_ended(package: Any) -> None:
-    async def main() -> None:
-        async with connected(package, "/4000") as ws:
-            received = []
-            with pytest.raises(package.exceptions.ConnectionClosedError):
-                async for message in ws:
-                    received.append(message)
-            assert received == ["0", "1", "2", "3"]
-
-    run(main)
+async def test_an_iterator_raises_how_the_connection_ended(package: Any) -> None:
+    async with connected(package, "/4000") as ws:
+        received = []
+        with pytest.raises(package.exceptions.ConnectionClosedError):
+            async for message in ws:
+                received.append(message)
+        assert received == ["0", "1", "2", "3"]
 
 
-def test_iterating_uses_an_overridden_recv(package: Any) -> None:
+async def test_iterating_uses_an_overridden_recv(package: Any) -> None:
     class Numbers(package.asyncio.client.ClientConnection):  # type: ignore[misc]
         async def recv(self, decode: bool | None = None) -> Any:
             return int(await super().recv(decode))
 
-    async def main() -> None:
-        async with connected(package, create_connection=Numbers) as ws:
-            assert [message async for message in ws] == [0, 1, 2, 3]
-
-    run(main)
+    async with connected(package, create_connection=Numbers) as ws:
+        assert [message async for message in ws] == [0, 1, 2, 3]
 
 
 def test_blocking_iterators(package: Any) -> None:
@@ -169,29 +157,25 @@ def test_blocking_iterators_use_a_recv_that_was_replaced(package: Any) -> None:
         assert list(ws) == [0, 1, 2, 3]
 
 
-def test_no_python_function_runs_for_each_message() -> None:
+async def test_no_python_function_runs_for_each_message() -> None:
     """Iterating stays as fast as the native code."""
     for kind in (ours.ClientConnection, ours_blocking.ClientConnection):
         name = "__next__" if hasattr(kind, "__next__") else "__anext__"
         assert not hasattr(getattr(kind, name), "__code__")
+    import sys
 
-    async def main() -> None:
-        import sys
+    seen: list[str] = []
+    from wirespeed.compat import websockets
 
-        seen: list[str] = []
-        from wirespeed.compat import websockets
+    class Package:
+        asyncio = websockets.asyncio
 
-        class Package:
-            asyncio = websockets.asyncio
-
-        async with connected(Package) as ws:
-            messages = aiter(ws)
+    async with connected(Package) as ws:
+        messages = aiter(ws)
+        await anext(messages)
+        sys.setprofile(lambda frame, event, _: seen.append(frame.f_code.co_name) if event == "call" else None)
+        try:
             await anext(messages)
-            sys.setprofile(lambda frame, event, _: seen.append(frame.f_code.co_name) if event == "call" else None)
-            try:
-                await anext(messages)
-            finally:
-                sys.setprofile(None)
-        assert not {"recv", "__anext__", "asend"} & set(seen)
-
-    run(main)
+        finally:
+            sys.setprofile(None)
+    assert not {"recv", "__anext__", "asend"} & set(seen)

@@ -14,12 +14,11 @@ import pytest
 
 from interop.frames import CLOSE, PING, Close, frame
 from interop.pace import ENOUGH, check_pace, pace, time_pings
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.serving import MASK, request
 
 pytest.importorskip("websockets", minversion="17")
 
-Scripted = Callable[..., ScriptedServer]
 
 LIMIT = 20.0
 
@@ -50,15 +49,11 @@ def dialled(address: tuple[str, int]) -> Iterator[tuple[Wire, float]]:
 # Clients
 
 
-def test_interval_of_a_client(client: Any, scripted: Scripted) -> None:
+async def test_interval_of_a_client(client: Any, scripted: Scripted) -> None:
     server = scripted(pace(INTERVAL))
-
-    async def main() -> None:
-        async with client.asyncio.client.connect(server.uri, ping_interval=INTERVAL) as ws:
-            assert await ws.recv() == ENOUGH
-
-    run(main)
-    check_pace(server.result, INTERVAL)
+    async with client.asyncio.client.connect(server.uri, ping_interval=INTERVAL) as ws:
+        assert await ws.recv() == ENOUGH
+    check_pace(await server.wait_result(), INTERVAL)
 
 
 def test_interval_of_a_blocking_client(client: Any, scripted: Scripted) -> None:
@@ -68,33 +63,25 @@ def test_interval_of_a_blocking_client(client: Any, scripted: Scripted) -> None:
     check_pace(server.result, INTERVAL)
 
 
-def test_timeout_of_a_client(client: Any, scripted: Scripted) -> None:
+async def test_timeout_of_a_client(client: Any, scripted: Scripted) -> None:
     server = scripted(silent)
-
-    async def main() -> None:
-        connecting = client.asyncio.client.connect(server.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.1)
-        async with connecting as ws:
-            start = time.monotonic()
-            with pytest.raises(client.ConnectionClosedError) as raised:
-                await ws.recv()
-            assert time.monotonic() - start >= 0.25
-            assert raised.value.sent.code == 1011
-
-    run(main)
-    frames, end = server.result
+    connecting = client.asyncio.client.connect(server.uri, ping_interval=0.1, ping_timeout=0.2, close_timeout=0.1)
+    async with connecting as ws:
+        start = time.monotonic()
+        with pytest.raises(client.ConnectionClosedError) as raised:
+            await ws.recv()
+        assert time.monotonic() - start >= 0.25
+        assert raised.value.sent.code == 1011
+    frames, end = await server.wait_result()
     assert {frame.opcode for frame in frames} == {PING}
     assert end == Close(1011, "keepalive ping timeout")
 
 
-def test_no_pings_of_a_client(client: Any, scripted: Scripted) -> None:
+async def test_no_pings_of_a_client(client: Any, scripted: Scripted) -> None:
     server = scripted(silent)
-
-    async def main() -> None:
-        async with client.asyncio.client.connect(server.uri, ping_interval=None, ping_timeout=0.05, close_timeout=0.1):
-            await asyncio.sleep(0.2)
-
-    run(main)
-    assert server.result == ([], Close(1000))
+    async with client.asyncio.client.connect(server.uri, ping_interval=None, ping_timeout=0.05, close_timeout=0.1):
+        await asyncio.sleep(0.2)
+    assert await server.wait_result() == ([], Close(1000))
 
 
 # Servers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from typing import Any
 
@@ -65,21 +64,18 @@ def test_ours_stay_what_they_are(exc: Any) -> None:
     assert (type(copied), str(copied), repr(copied), copied.__dict__) == (type(exc), str(exc), repr(exc), exc.__dict__)
 
 
-def test_exceptions_raised_by_native_code() -> None:
+async def test_exceptions_raised_by_native_code() -> None:
     async def handler(ws: Any) -> None:
         await ws.close(4000, "why")
 
-    async def main() -> None:
-        # No drop-in is used: the connection is of wirespeed.
-        async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
-            address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            for kind in (exceptions.ConnectionClosedError, wirespeed.ConnectionClosedError):
-                ws = await wirespeed.connect(address)
-                with pytest.raises(kind) as caught:
-                    await ws.recv()
-                assert caught.value.rcvd is not None
-                assert caught.value.rcvd.code == 4000
-                assert caught.value.code == 4000  # no warning: it is a class of wirespeed
-            assert isinstance(caught.value, exceptions.WebSocketException)
-
-    asyncio.run(main())
+    # No drop-in is used: the connection is of wirespeed.
+    async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
+        address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for kind in (exceptions.ConnectionClosedError, wirespeed.ConnectionClosedError):
+            ws = await wirespeed.connect(address)
+            with pytest.raises(kind) as caught:
+                await ws.recv()
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code == 4000
+            assert caught.value.code == 4000  # no warning: it is a class of wirespeed
+        assert isinstance(caught.value, exceptions.WebSocketException)

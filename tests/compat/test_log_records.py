@@ -61,24 +61,21 @@ def options(server: Any) -> dict[str, Any]:
     return {"process_request": process_request, "origins": [None], "compression": None}
 
 
-def test_log_records_of_an_event_loop(server: Any, lines: Lines) -> None:
+async def test_log_records_of_an_event_loop(server: Any, lines: Lines) -> None:
     async def handler(ws: Any) -> None:
         if ws.request.path == "/failing":
             raise ZeroDivisionError
 
-    async def main() -> None:
-        connect = server.asyncio.client.connect
-        async with server.asyncio.server.serve(handler, "127.0.0.1", 0, **options(server)) as running:
-            uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
-            async with connect(f"{uri}/ok") as ws:
-                await ws.wait_closed()
-            for path, origin in (("/404", None), ("/ok", "https://example.com")):
-                with pytest.raises(server.exceptions.InvalidStatus):
-                    await connect(uri + path, origin=origin)
-            async with connect(f"{uri}/failing") as ws:
-                await ws.wait_closed()
-
-    asyncio.run(asyncio.wait_for(main(), 10))
+    connect = server.asyncio.client.connect
+    async with server.asyncio.server.serve(handler, "127.0.0.1", 0, **options(server)) as running:
+        uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
+        async with connect(f"{uri}/ok") as ws:
+            await ws.wait_closed()
+        for path, origin in (("/404", None), ("/ok", "https://example.com")):
+            with pytest.raises(server.exceptions.InvalidStatus):
+                await connect(uri + path, origin=origin)
+        async with connect(f"{uri}/failing") as ws:
+            await ws.wait_closed()
     assert by_connection(lines) == EXPECTED
 
 

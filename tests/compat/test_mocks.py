@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from typing import Any
 from unittest import mock
@@ -25,19 +24,16 @@ def test_coroutine_functions(package: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("how", [lambda kind: mock.AsyncMock(spec=kind), mock.create_autospec])
-def test_mocks(package: Any, how: Any) -> None:
-    async def main() -> None:
-        ws = how(package.asyncio.client.ClientConnection)
-        if how is mock.create_autospec:
-            ws = ws.return_value
-        ws.recv.return_value = "hello"
-        assert await ws.recv() == "hello"
-        await ws.send("x")
-        await ws.close()
-        ws.send.assert_awaited_once_with("x")
-        assert isinstance(ws, package.ClientConnection)
-
-    asyncio.run(main())
+async def test_mocks(package: Any, how: Any) -> None:
+    ws = how(package.asyncio.client.ClientConnection)
+    if how is mock.create_autospec:
+        ws = ws.return_value
+    ws.recv.return_value = "hello"
+    assert await ws.recv() == "hello"
+    await ws.send("x")
+    await ws.close()
+    ws.send.assert_awaited_once_with("x")
+    assert isinstance(ws, package.ClientConnection)
 
 
 def test_connections_have_the_native_methods() -> None:
@@ -57,22 +53,19 @@ def test_connections_have_the_native_methods() -> None:
     assert not hasattr(Counting.send, "__code__")
 
 
-def test_isinstance_of_public_classes(package: Any) -> None:
-    async def main() -> None:
-        async def handler(ws: Any) -> None:
-            assert type(ws).__name__ == "ServerConnection"
-            await ws.send(await ws.recv())
+async def test_isinstance_of_public_classes(package: Any) -> None:
+    async def handler(ws: Any) -> None:
+        assert type(ws).__name__ == "ServerConnection"
+        await ws.send(await ws.recv())
 
-        class Loud(package.asyncio.client.ClientConnection):  # type: ignore[misc]
-            async def send(self, message: Any, *, text: bool | None = None) -> None:
-                await super().send(message.upper(), text=text)
+    class Loud(package.asyncio.client.ClientConnection):  # type: ignore[misc]
+        async def send(self, message: Any, *, text: bool | None = None) -> None:
+            await super().send(message.upper(), text=text)
 
-        async with package.asyncio.server.serve(handler, "127.0.0.1", 0) as running:
-            uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
-            for kind, expected in ((None, "x"), (package.ClientConnection, "x"), (Loud, "X")):
-                async with package.asyncio.client.connect(uri, create_connection=kind) as ws:
-                    assert isinstance(ws, package.ClientConnection)
-                    await ws.send("x")
-                    assert await ws.recv() == expected
-
-    asyncio.run(asyncio.wait_for(main(), 10))
+    async with package.asyncio.server.serve(handler, "127.0.0.1", 0) as running:
+        uri = f"ws://127.0.0.1:{running.sockets[0].getsockname()[1]}"
+        for kind, expected in ((None, "x"), (package.ClientConnection, "x"), (Loud, "X")):
+            async with package.asyncio.client.connect(uri, create_connection=kind) as ws:
+                assert isinstance(ws, package.ClientConnection)
+                await ws.send("x")
+                assert await ws.recv() == expected

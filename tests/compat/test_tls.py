@@ -24,26 +24,23 @@ async def echo(ws: Any) -> None:
         await ws.send(message)
 
 
-def test_asyncio(client: Any, server: Any, certificates: Certificates) -> None:
-    async def main() -> None:
-        async with server.asyncio.server.serve(echo, "127.0.0.1", 0, ssl=certificates.server_context()) as running:
-            port = running.sockets[0].getsockname()[1]
-            for address, options in (
-                (f"wss://localhost:{port}", {}),
-                ("wss://example.invalid", {"host": "127.0.0.1", "port": port, "server_hostname": "localhost"}),
-                (f"wss://localhost:{port}", {"ssl_handshake_timeout": 5, "ssl_shutdown_timeout": 5}),
-            ):
-                async with client.asyncio.client.connect(address, ssl=certificates.client_context(), **options) as ws:
-                    await ws.send("x" * 100_000)
-                    assert await ws.recv() == "x" * 100_000
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await client.asyncio.client.connect(f"wss://localhost:{port}")
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await client.asyncio.client.connect(
-                    f"wss://localhost:{port}", ssl=certificates.client_context(), server_hostname="example.com"
-                )
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+async def test_asyncio(client: Any, server: Any, certificates: Certificates) -> None:
+    async with server.asyncio.server.serve(echo, "127.0.0.1", 0, ssl=certificates.server_context()) as running:
+        port = running.sockets[0].getsockname()[1]
+        for address, options in (
+            (f"wss://localhost:{port}", {}),
+            ("wss://example.invalid", {"host": "127.0.0.1", "port": port, "server_hostname": "localhost"}),
+            (f"wss://localhost:{port}", {"ssl_handshake_timeout": 5, "ssl_shutdown_timeout": 5}),
+        ):
+            async with client.asyncio.client.connect(address, ssl=certificates.client_context(), **options) as ws:
+                await ws.send("x" * 100_000)
+                assert await ws.recv() == "x" * 100_000
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await client.asyncio.client.connect(f"wss://localhost:{port}")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await client.asyncio.client.connect(
+                f"wss://localhost:{port}", ssl=certificates.client_context(), server_hostname="example.com"
+            )
 
 
 def test_server_hostname_and_redirect(client: Any, server: Any, certificates: Certificates) -> None:
@@ -100,37 +97,30 @@ def test_threads(client: Any, server: Any, certificates: Certificates) -> None:
 
 
 @pytest.mark.parametrize("kind", ["asyncio", "sync"])
-def test_advice_names_existing_arguments(certificates: Certificates, kind: str) -> None:
-    async def main() -> None:
-        async with websockets.serve(echo, "127.0.0.1", 0, ssl=certificates.server_context()) as running:
-            uri = f"wss://localhost:{running.sockets[0].getsockname()[1]}"
-            with pytest.raises(ssl.SSLCertVerificationError) as caught:
-                if kind == "asyncio":
-                    await websockets.connect(uri)
-                else:
-                    await asyncio.to_thread(websockets.sync.client.connect, uri)
-        assert "ssl.SSLContext" in str(caught.value)
-        assert "ca=" not in str(caught.value)
-        assert "ca=" not in repr(caught.value)
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+async def test_advice_names_existing_arguments(certificates: Certificates, kind: str) -> None:
+    async with websockets.serve(echo, "127.0.0.1", 0, ssl=certificates.server_context()) as running:
+        uri = f"wss://localhost:{running.sockets[0].getsockname()[1]}"
+        with pytest.raises(ssl.SSLCertVerificationError) as caught:
+            if kind == "asyncio":
+                await websockets.connect(uri)
+            else:
+                await asyncio.to_thread(websockets.sync.client.connect, uri)
+    assert "ssl.SSLContext" in str(caught.value)
+    assert "ca=" not in str(caught.value)
+    assert "ca=" not in repr(caught.value)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_advice_for_a_server_that_requires_a_certificate(
+async def test_advice_for_a_server_that_requires_a_certificate(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch, version: ssl.TLSVersion
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", certificates.ca_file)
     context = certificates.server_context(client_required=True, version=version)
-
-    async def main() -> None:
-        async with websockets.serve(echo, "127.0.0.1", 0, ssl=context) as running:
-            with pytest.raises(ssl.SSLError) as caught:
-                await websockets.connect(f"wss://localhost:{running.sockets[0].getsockname()[1]}")
-        assert "pass an ssl.SSLContext with one as ssl=" in str(caught.value)
-        assert "cert=" not in str(caught.value)
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+    async with websockets.serve(echo, "127.0.0.1", 0, ssl=context) as running:
+        with pytest.raises(ssl.SSLError) as caught:
+            await websockets.connect(f"wss://localhost:{running.sockets[0].getsockname()[1]}")
+    assert "pass an ssl.SSLContext with one as ssl=" in str(caught.value)
+    assert "cert=" not in str(caught.value)
 
 
 def told(certificates: Certificates, *, cipher: str = "TLS_AES_128_GCM_SHA256", verified: bool = True) -> Any:
@@ -218,28 +208,25 @@ def checked(tls: Any, name: str) -> bool:
     )
 
 
-def test_both_certificates(client: Any, server: Any, certificates: Certificates) -> None:
-    async def main() -> None:
-        async def handler(ws: Any) -> None:
+async def test_both_certificates(client: Any, server: Any, certificates: Certificates) -> None:
+    async def handler(ws: Any) -> None:
+        info = ws.transport.get_extra_info
+        assert checked(info("ssl_object"), "client@example.com")
+        assert info("peercert")["subjectAltName"] == (("email", "client@example.com"),)
+        assert info("sslcontext") is context
+        await ws.send("right")
+        await ws.wait_closed()  # the client checks while the connection is open
+
+    context = serving(certificates)
+    async with server.asyncio.server.serve(handler, "127.0.0.1", 0, ssl=context) as running:
+        uri = f"wss://localhost:{running.sockets[0].getsockname()[1]}"
+        async with client.asyncio.client.connect(uri, ssl=connecting(certificates)) as ws:
             info = ws.transport.get_extra_info
-            assert checked(info("ssl_object"), "client@example.com")
-            assert info("peercert")["subjectAltName"] == (("email", "client@example.com"),)
-            assert info("sslcontext") is context
-            await ws.send("right")
-            await ws.wait_closed()  # the client checks while the connection is open
-
-        context = serving(certificates)
-        async with server.asyncio.server.serve(handler, "127.0.0.1", 0, ssl=context) as running:
-            uri = f"wss://localhost:{running.sockets[0].getsockname()[1]}"
-            async with client.asyncio.client.connect(uri, ssl=connecting(certificates)) as ws:
-                info = ws.transport.get_extra_info
-                assert checked(info("ssl_object"), "localhost")
-                assert info("ssl_object").server_hostname == "localhost"
-                assert ("DNS", "localhost") in info("peercert")["subjectAltName"]
-                assert info("cipher") == info("ssl_object").cipher()
-                assert await ws.recv() == "right"
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+            assert checked(info("ssl_object"), "localhost")
+            assert info("ssl_object").server_hostname == "localhost"
+            assert ("DNS", "localhost") in info("peercert")["subjectAltName"]
+            assert info("cipher") == info("ssl_object").cipher()
+            assert await ws.recv() == "right"
 
 
 def test_both_certificates_in_threads(client: Any, server: Any, certificates: Certificates) -> None:
@@ -268,21 +255,18 @@ def test_both_certificates_in_threads(client: Any, server: Any, certificates: Ce
             thread.join()
 
 
-def test_both_certificates_by_native_tls(certificates: Certificates) -> None:
+async def test_both_certificates_by_native_tls(certificates: Certificates) -> None:
     cert, key = certificates.server_files()
 
-    async def main() -> None:
-        async def handler(ws: Any) -> None:
-            assert ws.transport.get_extra_info("peercert")["subjectAltName"] == (("email", "client@example.com"),)
-            await ws.send("right")
+    async def handler(ws: Any) -> None:
+        assert ws.transport.get_extra_info("peercert")["subjectAltName"] == (("email", "client@example.com"),)
+        await ws.send("right")
 
-        settings: Any = TLS(ca=certificates.ca_file, cert=cert, key=key)
-        async with websockets.serve(handler, "127.0.0.1", 0, ssl=settings) as running:
-            uri = f"wss://localhost:{running.sockets[0].getsockname()[1]}"
-            own = TLS(ca=certificates.ca_file, cert=certificates.client_cert, key=certificates.client_key)
-            async with websockets.connect(uri, ssl=own) as ws:
-                assert checked(ws.transport.get_extra_info("ssl_object"), "localhost")
-                assert ws.transport.get_extra_info("ssl_object").server_hostname == "localhost"
-                assert await ws.recv() == "right"
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+    settings: Any = TLS(ca=certificates.ca_file, cert=cert, key=key)
+    async with websockets.serve(handler, "127.0.0.1", 0, ssl=settings) as running:
+        uri = f"wss://localhost:{running.sockets[0].getsockname()[1]}"
+        own = TLS(ca=certificates.ca_file, cert=certificates.client_cert, key=certificates.client_key)
+        async with websockets.connect(uri, ssl=own) as ws:
+            assert checked(ws.transport.get_extra_info("ssl_object"), "localhost")
+            assert ws.transport.get_extra_info("ssl_object").server_hostname == "localhost"
+            assert await ws.recv() == "right"

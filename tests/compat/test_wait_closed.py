@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.checks import within
 from interop.frames import CLOSE, PING, PONG, close, frame, text
-from interop.scripted import Disconnected, ScriptedServer
+from interop.scripted import Disconnected, Scripted
 from interop.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
@@ -20,8 +19,6 @@ pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 if IS_WIRESPEED:
     from wirespeed.compat.websockets.exceptions import ConnectionClosed
     from wirespeed.compat.websockets.sync.client import connect
-
-Scripted = Callable[..., ScriptedServer]
 
 
 def frames_until_close(wire: Any, answer: bool = True) -> int:

@@ -22,6 +22,7 @@ __all__ = [
     "LOOPS",
     "SETTINGS",
     "WATCHING",
+    "Run",
     "Setting",
     "cancelled",
     "eager",
@@ -35,6 +36,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+# The fixture ``run``.
+Run = Callable[..., Any]
 
 # Longer than any expected wait of a test.
 DEADLINE = 20.0

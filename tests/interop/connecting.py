@@ -10,7 +10,10 @@ import pytest
 from .asyncio_tools import SETTINGS
 from .checks import no_leaks
 
-__all__ = ["ONE_PORT", "echo", "fails"]
+__all__ = ["ONE_PORT", "Connect", "echo", "fails"]
+
+# The fixtures ``connect`` and ``unix_connect``.
+Connect = Callable[..., Any]
 
 # The settings of a module whose tests end when the connection is open: then the I/O backend is not in use yet.
 ONE_PORT = list({setting.loop: setting for setting in reversed(SETTINGS)}.values())

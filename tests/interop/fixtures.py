@@ -69,18 +69,28 @@ def serving() -> Iterator[Callable[..., WebSocketsServer]]:
         yield lambda **options: stack.enter_context(WebSocketsServer(**options))
 
 
+class ScriptedServers:
+    """Starts scripted servers; ``stop`` ends those that run."""
+
+    def __init__(self) -> None:
+        self.running = contextlib.ExitStack()
+
+    def __call__(self, script: Callable[[Wire], Any], **options: Any) -> ScriptedServer:
+        server = ScriptedServer(script, **options)
+        server.thread.start()
+        self.running.callback(server.stop)
+        return server
+
+    def stop(self) -> None:
+        self.running.close()
+
+
 @pytest.fixture
-def scripted() -> Iterator[Callable[..., ScriptedServer]]:
+def scripted() -> Iterator[ScriptedServers]:
     """A factory of ``ScriptedServer``: ``scripted(script, **options)`` starts one."""
-    with contextlib.ExitStack() as stack:
-
-        def start(script: Callable[[Wire], Any], **options: Any) -> ScriptedServer:
-            running = ScriptedServer(script, **options)
-            running.thread.start()
-            stack.callback(running.stop)
-            return running
-
-        yield start
+    servers = ScriptedServers()
+    yield servers
+    servers.stop()
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ exception of the script is raised again in the test, when the server is left; it
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -19,7 +20,7 @@ from typing import Any
 
 from .frames import CLOSE, Close, Frame
 
-__all__ = ["Disconnected", "ScriptedServer", "Wire", "accept_key"]
+__all__ = ["Disconnected", "Scripted", "ScriptedServer", "Wire", "accept_key"]
 
 # Longer than any expected wait of a test, shorter than the watchdog of the suite.
 DEADLINE = 20.0
@@ -215,6 +216,13 @@ class ScriptedServer:
             raise AssertionError(f"the script ran {len(self.results)} times, not once")
         return self.results[0]
 
+    async def wait_result(self) -> Any:
+        """Returns ``result`` once the script has ended, without blocking the event loop."""
+        self._stop_accepting()
+        while self.thread.is_alive():
+            await asyncio.sleep(0.001)
+        return self.result
+
     def pause(self) -> None:
         """For scripts: notifies the test that this point is reached, and waits until the test sets ``release``."""
         self.reached.set()
@@ -258,11 +266,7 @@ class ScriptedServer:
 
     def join(self) -> None:
         """Stops accepting, waits for the script in progress, and raises its exception."""
-        if not self.stopping:
-            self.stopping = True
-            # Wakes accept(), which closing the descriptor does not.
-            with contextlib.suppress(OSError):
-                self.listener.shutdown(socket.SHUT_RDWR)
+        self._stop_accepting()
         self.thread.join(DEADLINE + 5)
         self.listener.close()
         if self.thread.is_alive():
@@ -270,6 +274,13 @@ class ScriptedServer:
         if self.error is not None:
             error, self.error = self.error, None
             raise error
+
+    def _stop_accepting(self) -> None:
+        if not self.stopping:
+            self.stopping = True
+            # Wakes accept(), which closing the descriptor does not.
+            with contextlib.suppress(OSError):
+                self.listener.shutdown(socket.SHUT_RDWR)
 
     def stop(self) -> None:
         """Ends a script that does not end by itself: a test that needed its result has requested it."""
@@ -291,3 +302,7 @@ class ScriptedServer:
             # Does not hide the exception of the test.
             with contextlib.suppress(BaseException):
                 self.stop()
+
+
+# The fixture ``scripted``.
+Scripted = Callable[..., ScriptedServer]

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 from websockets.http11 import Request, Response
 
-__all__ = ["SUBPROTOCOLS", "WebSocketsServer"]
+__all__ = ["SUBPROTOCOLS", "Serving", "WebSocketsServer"]
 
 DEADLINE = 20.0
 SUBPROTOCOLS = ["superchat", "chat"]
@@ -250,3 +250,7 @@ class WebSocketsServer:
         assert connection.response is not None
         await connection.send(connection.response.headers.get("Sec-WebSocket-Extensions", ""))
         await connection.wait_closed()
+
+
+# The fixture ``serving``.
+Serving = Callable[..., WebSocketsServer]

@@ -12,11 +12,9 @@ import pytest
 
 from interop.checks import as_close, no_leaks, within
 from interop.frames import BINARY, CONT, PONG, TEXT, Close, Frame, close, frame, ping, text
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from interop.scripted import Disconnected, Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
-
-Scripted = Callable[..., ScriptedServer]
 
 
 def reply_to_close(wire: Wire) -> tuple[list[Frame], Close | None]:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from interop.checks import as_close, within
 from interop.frames import BINARY, TEXT, Close, Frame, binary, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
 
 pytestmark = pytest.mark.wirespeed_only("ours")
 msgspec = pytest.importorskip("msgspec")
-
-Scripted = Callable[..., ScriptedServer]
 
 
 @dataclasses.dataclass

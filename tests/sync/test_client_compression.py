@@ -12,12 +12,9 @@ import pytest
 
 from interop.faults import DEFLATE
 from interop.frames import CONT, TEXT, Frame
-from interop.scripted import ScriptedServer, Wire
-from interop.servers import WebSocketsServer
+from interop.scripted import Scripted, Wire
+from interop.servers import Serving, WebSocketsServer
 from interop.subject import connect, exceptions
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
 
 # Compresses well, in more than one block and beyond every window.
 LONG = "".join(f"{number}: the quick brown fox jumps over the lazy dog\n" for number in range(5000))

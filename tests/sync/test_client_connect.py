@@ -7,7 +7,6 @@ import socket
 import ssl
 import threading
 import uuid
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -16,12 +15,9 @@ from interop.certificates import Certificates
 from interop.checks import describe, no_leaks, within
 from interop.frames import text
 from interop.replacing import REPLACEMENTS, replace
-from interop.scripted import ScriptedServer, Wire
-from interop.servers import SUBPROTOCOLS, WebSocketsServer
+from interop.scripted import Scripted, Wire
+from interop.servers import SUBPROTOCOLS, Serving, WebSocketsServer
 from interop.subject import SUBJECT, connect, exceptions, unix_connect
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
 
 BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
 

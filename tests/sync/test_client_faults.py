@@ -21,10 +21,8 @@ from interop.faults import (
     Oddity,
 )
 from interop.frames import PONG, Close, Frame, close, text
-from interop.scripted import ScriptedServer, Wire, accept_key
+from interop.scripted import Scripted, ScriptedServer, Wire, accept_key
 from interop.subject import IS_WIRESPEED, connect, exceptions
-
-Scripted = Callable[..., ScriptedServer]
 
 
 def rows(table: list[Any]) -> list[Any]:

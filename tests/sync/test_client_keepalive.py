@@ -14,12 +14,10 @@ from interop.checks import as_close, pong_arrives, within
 from interop.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
 from interop.load_scaling import load_scaled
 from interop.pace import ENOUGH, check_pace, pace
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.slow import read_slowly, send_slowly
 from interop.subject import connect, exceptions
-
-Scripted = Callable[..., ScriptedServer]
 
 
 def answering(wire: Wire) -> list[Frame]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +11,9 @@ import pytest
 from interop.checks import describe, within
 from interop.faults import DEFLATE
 from interop.frames import BINARY, CONT, binary, deflate, frame, text
-from interop.scripted import DEADLINE, Disconnected, ScriptedServer, Wire
+from interop.scripted import DEADLINE, Disconnected, Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
-
-Scripted = Callable[..., ScriptedServer]
 
 
 @pytest.mark.parametrize("max_size", [1, 125, 126, 1000, 65_535, 65_536, 1 << 20])

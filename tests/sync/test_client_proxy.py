@@ -12,11 +12,10 @@ import pytest
 from interop.certificates import Certificates
 from interop.checks import no_leaks, within
 from interop.proxies import PASSWORD, USER, Proxy, relay
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
 
-Scripted = Callable[..., ScriptedServer]
 Proxies = Callable[..., Proxy]
 
 # The scheme of the address, and the kind of server behind it.

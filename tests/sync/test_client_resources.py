@@ -18,11 +18,9 @@ import pytest
 
 from interop.checks import no_leaks, open_descriptors
 from interop.frames import Close, close, frame, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import SUBJECT, connect, exceptions
-
-Scripted = Callable[..., ScriptedServer]
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
 

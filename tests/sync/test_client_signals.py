@@ -21,11 +21,9 @@ import pytest
 
 from interop.checks import within
 from interop.frames import BINARY, TEXT, Close, Frame, close, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import SUBJECT, connect, exceptions
-
-Scripted = Callable[..., ScriptedServer]
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
 

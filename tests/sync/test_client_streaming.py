@@ -12,11 +12,9 @@ import pytest
 from interop.checks import within
 from interop.faults import DEFLATE
 from interop.frames import CONT, TEXT, binary, deflate, frame, ping, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
-
-Scripted = Callable[..., ScriptedServer]
 
 
 def joined(pieces: Iterable[Any]) -> str:

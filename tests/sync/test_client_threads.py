@@ -17,12 +17,10 @@ import pytest
 
 from interop.checks import pong_arrives, within
 from interop.frames import Close, Frame, binary, close, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
 from interop.threads import wait_until
-
-Scripted = Callable[..., ScriptedServer]
 
 
 class Threads:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,11 +10,9 @@ import pytest
 from interop.checks import within
 from interop.faults import DEFLATE
 from interop.frames import CONT, PONG, binary, deflate, frame, ping, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import connect, exceptions
-
-Scripted = Callable[..., ScriptedServer]
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.2, 0.5])

@@ -15,13 +15,10 @@ from interop.certificates import Certificates
 from interop.checks import describe, no_leaks, within
 from interop.frames import Close, close, text
 from interop.openssl import forget_errors, leave_error
-from interop.scripted import ScriptedServer, Wire
-from interop.servers import WebSocketsServer
+from interop.scripted import Scripted, ScriptedServer, Wire
+from interop.servers import Serving, WebSocketsServer
 from interop.subject import IS_WIRESPEED, connect, exceptions, unix_connect
 from interop.tls_settings import Settings
-
-Scripted = Callable[..., ScriptedServer]
-Serving = Callable[..., WebSocketsServer]
 
 # Exceptions of a handshake with a wrong certificate, for every TLS implementation.
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)

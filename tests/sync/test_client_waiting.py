@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from interop.frames import close
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.subject import IS_WIRESPEED, connect
 
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.wirespeed_only("websockets waits in threads of its own"
 if IS_WIRESPEED:
     from wirespeed.sync import serve
 
-Scripted = Callable[..., ScriptedServer]
 
 PATIENCE = 10.0
 

@@ -129,7 +129,7 @@ LEFT_OUT: list[tuple[str, str, str, str]] = [
         "interrupt",
         "*",
         _any({*_NAMES} - {"sync-client", "drop-in-sync-client"}),
-        "a signal during serve_forever or batches: sync/test_server_shutdown.py, test_engine_batches.py; a loop "
+        "a signal during serve_forever or batches: sync/test_server_shutdown.py, engine/test_batches.py; a loop "
         "is left where it is",
     ),
     ("descriptors", _any(OPENING[1:]), "*", "none is opened between the dialling and the end"),
@@ -137,7 +137,7 @@ LEFT_OUT: list[tuple[str, str, str, str]] = [
         "descriptors",
         "dialling",
         _SERVERS,
-        "the client is in this process: test_server_flood.py, test_engine_admission.py",
+        "the client is in this process: test_server_flood.py, engine/test_admission.py",
     ),
     ("forgotten|cycle", "*", "listener-client", "a connection with a listener need not be held: it goes on"),
     (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import sys
 import threading
@@ -79,39 +78,33 @@ def test_information_of_the_core() -> None:
     )
 
 
-def test_without_tls() -> None:
-    async def main() -> None:
-        async def handler(ws: Any) -> None:
+async def test_without_tls() -> None:
+    async def handler(ws: Any) -> None:
+        assert ws.tls is None
+        await ws.send("x")
+
+    async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
+        uri = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with wirespeed.connect(uri) as ws:
             assert ws.tls is None
-            await ws.send("x")
-
-        async with wirespeed.serve(handler, "127.0.0.1", 0) as server:
-            uri = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with wirespeed.connect(uri) as ws:
-                assert ws.tls is None
-                assert await ws.recv() == "x"
-
-    asyncio.run(asyncio.wait_for(main(), 10))
+            assert await ws.recv() == "x"
 
 
 NATIVE = {"native": True, "ssl": False}
 
 
 @pytest.mark.parametrize("kind", NATIVE)
-def test_on_an_event_loop(certificates: Certificates, kind: str) -> None:
+async def test_on_an_event_loop(certificates: Certificates, kind: str) -> None:
     seen: list[TLSInfo | None] = []
 
-    async def main() -> None:
-        async def handler(ws: Any) -> None:
-            seen.append(ws.tls)
+    async def handler(ws: Any) -> None:
+        seen.append(ws.tls)
 
-        async with wirespeed.serve(handler, "127.0.0.1", 0, ssl=serving(certificates, kind)) as server:
-            uri = f"wss://localhost:{server.sockets[0].getsockname()[1]}"
-            async with wirespeed.connect(uri, ssl=connecting(certificates, kind)) as ws:
-                check(ws.tls, certificates.server, kind)
-                await ws.wait_closed()
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+    async with wirespeed.serve(handler, "127.0.0.1", 0, ssl=serving(certificates, kind)) as server:
+        uri = f"wss://localhost:{server.sockets[0].getsockname()[1]}"
+        async with wirespeed.connect(uri, ssl=connecting(certificates, kind)) as ws:
+            check(ws.tls, certificates.server, kind)
+            await ws.wait_closed()
     check(seen[0], certificates.client, kind)
 
 

@@ -16,7 +16,7 @@ from interop.serve_command import Serving
 from interop.terminal import environment
 from wirespeed.cli import main
 
-PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 pytestmark = pytest.mark.wirespeed_only("the documentation is ours")
 

@@ -12,10 +12,9 @@ import pytest
 
 from interop.brokers import wait_for
 from interop.certificates import Certificates
-from interop.servers import WebSocketsServer
+from interop.servers import Serving
 from interop.subject import connect
 
-Serving = Callable[..., WebSocketsServer]
 Accepted = Callable[[], tuple[bool, bool]]
 
 

@@ -42,40 +42,34 @@ def test_leaving_with_closes_the_sessions() -> None:
         assert code(ws) == 1001
 
 
-def test_leaving_async_with_closes_the_sessions() -> None:
-    async def main() -> int | None:
-        async with Engine("127.0.0.1") as engine:
-            host, port = engine.addresses[0]
-            ws = await wirespeed.connect(f"ws://{host}:{port}/", proxy=None)
-        with pytest.raises(wirespeed.ConnectionClosed):
-            await ws.recv()
-        return ws.close_code
-
-    assert asyncio.run(main()) == 1001
-
-
-def test_cancelling_serve_closes_the_sessions() -> None:
-    async def main() -> int | None:
-        engine = Engine("127.0.0.1")
-
-        @engine.on_message
-        async def echo(session, message):  # type: ignore[no-untyped-def]
-            await session.send(message)
-
-        engine.start()
-        serving = asyncio.create_task(engine.serve())
+async def test_leaving_async_with_closes_the_sessions() -> None:
+    async with Engine("127.0.0.1") as engine:
         host, port = engine.addresses[0]
         ws = await wirespeed.connect(f"ws://{host}:{port}/", proxy=None)
-        await ws.send("hello")
-        assert await ws.recv() == "hello"
-        serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving
-        with pytest.raises(wirespeed.ConnectionClosed):
-            await ws.recv()
-        return ws.close_code
+    with pytest.raises(wirespeed.ConnectionClosed):
+        await ws.recv()
+    assert ws.close_code == 1001
 
-    assert asyncio.run(main()) == 1001
+
+async def test_cancelling_serve_closes_the_sessions() -> None:
+    engine = Engine("127.0.0.1")
+
+    @engine.on_message
+    async def echo(session, message):  # type: ignore[no-untyped-def]
+        await session.send(message)
+
+    engine.start()
+    serving = asyncio.create_task(engine.serve())
+    host, port = engine.addresses[0]
+    ws = await wirespeed.connect(f"ws://{host}:{port}/", proxy=None)
+    await ws.send("hello")
+    assert await ws.recv() == "hello"
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    with pytest.raises(wirespeed.ConnectionClosed):
+        await ws.recv()
+    assert ws.close_code == 1001
 
 
 def test_a_client_that_does_not_answer_does_not_hold_up_the_end() -> None:

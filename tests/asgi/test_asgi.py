@@ -156,27 +156,24 @@ def run(coroutine: Any) -> Any:
 
 
 @IMPLEMENTATIONS
-def test_starlette_messages(implementation: str) -> None:
-    async def main(uri: str) -> None:
-        async with client.connect(f"{uri}/text/ann") as ws:
+async def test_starlette_messages(implementation: str) -> None:
+    with UvicornServer(starlette(), ws=implementation) as server:
+        async with client.connect(f"{server.uri}/text/ann") as ws:
             for text in ("one", "", "é" * 70_000):
                 await ws.send(text)
                 assert await ws.recv() == f"ann: {text}"
-        async with client.connect(f"{uri}/bytes") as ws:
+        async with client.connect(f"{server.uri}/bytes") as ws:
             for data in (b"", bytes(range(256)), b"x" * 300_000):
                 await ws.send(data)
                 assert await ws.recv() == data
-        async with client.connect(f"{uri}/json") as ws:
+        async with client.connect(f"{server.uri}/json") as ws:
             await ws.send('{"a": [1]}')
             assert json.loads(await ws.recv()) == {"got": {"a": [1]}}
             await ws.send('"binary"')
             assert await ws.recv() == b'{"got":"binary"}'
-        async with wirespeed.connect(f"{uri}/text/bob") as ours:
+        async with wirespeed.connect(f"{server.uri}/text/bob") as ours:
             await ours.send_many(["a", "b", "c"])
             assert [await ours.recv() for _ in range(3)] == ["bob: a", "bob: b", "bob: c"]
-
-    with UvicornServer(starlette(), ws=implementation) as server:
-        run(main(server.uri))
 
 
 def test_starlette_scope() -> None:
@@ -318,50 +315,43 @@ def fastapi() -> FastAPI:
 
 @IMPLEMENTATIONS
 @pytest.mark.parametrize("http", ["h11", "httptools"])
-def test_fastapi(implementation: str, http: str) -> None:
-    async def main(uri: str) -> None:
-        async with client.connect(f"{uri}/items/7?token=t&q=3") as ws:
+async def test_fastapi(implementation: str, http: str) -> None:
+    with UvicornServer(fastapi(), ws=implementation, http=http) as server:
+        async with client.connect(f"{server.uri}/items/7?token=t&q=3") as ws:
             await ws.send("x")
             assert json.loads(await ws.recv()) == {"item": 7, "q": 3, "token": "t", "text": "x"}
-        async with client.connect(f"{uri}/who", additional_headers={"X-Who": "me"}) as ws:
+        async with client.connect(f"{server.uri}/who", additional_headers={"X-Who": "me"}) as ws:
             assert await ws.recv() == "me"
-        async with client.connect(f"{uri}/late-exception") as ws:
+        async with client.connect(f"{server.uri}/late-exception") as ws:
             with pytest.raises(ConnectionClosed):
                 await ws.recv()
             assert (ws.close_code, ws.close_reason) == (3333, "later")
-        assert (await refusal(f"{uri}/items/7"))[0] == 403
-        assert (await refusal(f"{uri}/items/x?token=t"))[0] == 403
-        status, body, _ = await refusal(f"{uri}/who")
+        assert (await refusal(f"{server.uri}/items/7"))[0] == 403
+        assert (await refusal(f"{server.uri}/items/x?token=t"))[0] == 403
+        status, body, _ = await refusal(f"{server.uri}/who")
         assert (status, json.loads(body)) == (403, {"detail": "who?"})
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(uri.rpartition(":")[2]))
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.uri.rpartition(":")[2]))
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert b'{"http":"works"}' in await reader.read()
         writer.close()
-
-    with UvicornServer(fastapi(), ws=implementation, http=http) as server:
-        run(main(server.uri))
 
 
 # Installation
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_tls(loop: str, certificates: Certificates) -> None:
+async def test_tls(loop: str, certificates: Certificates) -> None:
     cert, key = certificates.server_files()
     context = ssl.create_default_context(cafile=certificates.ca_file)
-
-    async def main(uri: str) -> None:
-        async with client.connect(f"{uri}/bytes", ssl=context, max_size=None) as ws:
+    with UvicornServer(starlette(), loop=loop, ssl_certfile=cert, ssl_keyfile=key) as server:
+        async with client.connect(f"{server.uri}/bytes", ssl=context, max_size=None) as ws:
             for size in (1, 100_000, 3_000_000):
                 await ws.send(bytes(size))
                 assert len(await ws.recv()) == size
-        async with wirespeed.connect(f"{uri}/text/tls", ssl=context) as ws:
+        async with wirespeed.connect(f"{server.uri}/text/tls", ssl=context) as ws:
             await ws.send("x")
             assert await ws.recv() == "tls: x"
-        assert (await refusal(f"{uri}/deny", ssl=context))[:2] == (429, b'{"error":"no"}')
-
-    with UvicornServer(starlette(), loop=loop, ssl_certfile=cert, ssl_keyfile=key) as server:
-        run(main(server.uri))
+        assert (await refusal(f"{server.uri}/deny", ssl=context))[:2] == (429, b'{"error":"no"}')
 
 
 def test_tls_scheme(certificates: Certificates) -> None:
@@ -390,15 +380,12 @@ def test_unix_socket(tmp_path: Any) -> None:
         run(main())
 
 
-def test_class_itself(caplog: pytest.LogCaptureFixture) -> None:
+async def test_class_itself(caplog: pytest.LogCaptureFixture) -> None:
     from wirespeed.asgi import WebSocketProtocol
 
-    async def main(uri: str) -> None:
-        async with client.connect(f"{uri}/text/x?a=%20b"):
-            pass
-
     with UvicornServer(starlette(), ws=WebSocketProtocol) as server:
-        run(main(server.uri))
+        async with client.connect(f"{server.uri}/text/x?a=%20b"):
+            pass
     lines = [record.getMessage() for record in caplog.records if "WebSocket" in record.getMessage()]
     assert len(lines) == 1
     assert lines[0].startswith("127.0.0.1:")
@@ -407,7 +394,7 @@ def test_class_itself(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in 3.12")
-def test_eager_tasks() -> None:
+async def test_eager_tasks() -> None:
     """The application answers before uvicorn has set the protocol. (uvloop has no eager tasks.)"""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -420,15 +407,12 @@ def test_eager_tasks() -> None:
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
         await app(scope, receive, send)
 
-    async def main(uri: str) -> None:
+    with UvicornServer(outer, lifespan="off") as server:
         for _ in range(3):
-            async with client.connect(uri) as ws:
+            async with client.connect(server.uri) as ws:
                 for _ in range(3):
                     await ws.send("x")
                     assert await ws.recv() == "x"
-
-    with UvicornServer(outer, lifespan="off") as server:
-        run(main(server.uri))
 
 
 def test_import_of_uvicorn() -> None:
@@ -438,12 +422,9 @@ def test_import_of_uvicorn() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_trace(caplog: pytest.LogCaptureFixture) -> None:
-    async def main(uri: str) -> None:
-        async with client.connect(f"{uri}/text/x"):
-            pass
-
+async def test_trace(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(5, "uvicorn.error"), UvicornServer(starlette(), log_level="trace") as server:
-        run(main(server.uri))
+        async with client.connect(f"{server.uri}/text/x"):
+            pass
     assert "WebSocket connection made" in caplog.text
     assert "WebSocket connection lost" in caplog.text

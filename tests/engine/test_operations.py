@@ -176,18 +176,15 @@ def test_drain_refuses_invalid_close_frames() -> None:
         Engine("127.0.0.1").drain(1)
 
 
-def test_drain_on_an_event_loop() -> None:
-    async def main() -> None:
-        async with Engine("127.0.0.1") as engine:
-            host, port = engine.addresses[0]
-            async with wirespeed.connect(f"ws://{host}:{port}/", proxy=None) as ws:
-                draining = asyncio.create_task(engine.adrain(5))
-                with pytest.raises(wirespeed.ConnectionClosed):
-                    await ws.recv()
-                assert await draining == Drained(ended=1, cut=0)
-            assert [type(event).__name__ async for batch in engine for event in batch] == ["Connected", "Disconnected"]
-
-    asyncio.run(main())
+async def test_drain_on_an_event_loop() -> None:
+    async with Engine("127.0.0.1") as engine:
+        host, port = engine.addresses[0]
+        async with wirespeed.connect(f"ws://{host}:{port}/", proxy=None) as ws:
+            draining = asyncio.create_task(engine.adrain(5))
+            with pytest.raises(wirespeed.ConnectionClosed):
+                await ws.recv()
+            assert await draining == Drained(ended=1, cut=0)
+        assert [type(event).__name__ async for batch in engine for event in batch] == ["Connected", "Disconnected"]
 
 
 # ---- processes ----

@@ -70,34 +70,28 @@ def test_large_messages(loop: str) -> None:
 
 
 @LOOPS
-def test_fragments(loop: str) -> None:
-    async def main(uri: str) -> None:
-        async with client.connect(uri) as ws:
+async def test_fragments(loop: str) -> None:
+    with UvicornServer(echo, loop=loop, lifespan="off") as server:
+        async with client.connect(server.uri) as ws:
             await ws.send(["a", "é" * 1000, "", "b"])
             assert await ws.recv() == "a" + "é" * 1000 + "b"
 
-    with UvicornServer(echo, loop=loop, lifespan="off") as server:
-        run(main(server.uri))
 
-
-def test_largest_message() -> None:
-    async def main(uri: str) -> None:
-        async with client.connect(uri, compression=None) as ws:
+async def test_largest_message() -> None:
+    with UvicornServer(echo, lifespan="off", ws_max_size=1000) as server:
+        async with client.connect(server.uri, compression=None) as ws:
             await ws.send(bytes(1000))
             assert await ws.recv() == bytes(1000)
             await ws.send([bytes(999), bytes(2)])
             with pytest.raises(ConnectionClosed):
                 await ws.recv()
             assert ws.close_code == 1009
-        async with client.connect(uri) as ws:
+        async with client.connect(server.uri) as ws:
             # It is small on the wire.
             await ws.send(bytes(100_000))
             with pytest.raises(ConnectionClosed):
                 await ws.recv()
             assert ws.close_code == 1009
-
-    with UvicornServer(echo, lifespan="off", ws_max_size=1000) as server:
-        run(main(server.uri))
 
 
 class Patient(WebSocketProtocol):
@@ -105,9 +99,9 @@ class Patient(WebSocketProtocol):
 
 
 @pytest.mark.parametrize(("implementation", "most"), [(OURS, 4096), (Patient, 5000)])
-def test_limit_of_fragments(implementation: Any, most: int) -> None:
-    async def main(uri: str) -> None:
-        async with client.connect(uri) as ws:
+async def test_limit_of_fragments(implementation: Any, most: int) -> None:
+    with UvicornServer(echo, ws=implementation, lifespan="off") as server:
+        async with client.connect(server.uri) as ws:
             # It ends each with an empty one.
             await ws.send([b"x"] * (most - 1))
             assert await ws.recv() == b"x" * (most - 1)
@@ -115,9 +109,6 @@ def test_limit_of_fragments(implementation: Any, most: int) -> None:
             with pytest.raises(ConnectionClosed):
                 await ws.recv()
             assert ws.close_code == 1009
-
-    with UvicornServer(echo, ws=implementation, lifespan="off") as server:
-        run(main(server.uri))
 
 
 @pytest.mark.parametrize("implementation", [OURS, THEIRS], ids=["ours", "theirs"])
@@ -137,19 +128,15 @@ def test_compression(implementation: str, enabled: bool) -> None:
 
 
 @LOOPS
-def test_messages_in_order(loop: str) -> None:
+async def test_messages_in_order(loop: str) -> None:
     """Many messages in both directions at once, nothing is lost."""
     count = 20_000
-
-    async def main(uri: str) -> None:
-        async with wirespeed.connect(uri) as ws:
+    with UvicornServer(echo, loop=loop, lifespan="off") as server:
+        async with wirespeed.connect(server.uri) as ws:
             sending = asyncio.ensure_future(ws.send_many(str(n) for n in range(count)))
             for n in range(count):
                 assert await ws.recv() == str(n)
             await sending
-
-    with UvicornServer(echo, loop=loop, lifespan="off") as server:
-        run(main(server.uri))
 
 
 @LOOPS

@@ -14,12 +14,10 @@ import pytest
 import wirespeed
 from interop.certificates import Certificates
 from interop.scripted import ScriptedServer, Wire
-from interop.servers import WebSocketsServer
+from interop.servers import Serving
 from wirespeed.sync import connect
 
 pytestmark = pytest.mark.wirespeed_only("of a TLS of ours")
-
-Serving = Callable[..., WebSocketsServer]
 
 
 def is_accepted(uri: str, tls: wirespeed.TLS) -> bool:

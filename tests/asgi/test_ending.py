@@ -30,7 +30,7 @@ pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for 
 IMPLEMENTATIONS = pytest.mark.parametrize("implementation", [OURS, THEIRS], ids=["ours", "theirs"])
 LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 TIMEOUT = 30
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 REQUEST = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -113,28 +113,23 @@ def test_shutdown(implementation: str, loop: str) -> None:
 
 @IMPLEMENTATIONS
 @LOOPS
-def test_shutdown_before_accept(implementation: str, loop: str) -> None:
+async def test_shutdown_before_accept(implementation: str, loop: str) -> None:
     app = App(accept=False)
-
-    async def main(server: UvicornServer) -> Any:
+    with UvicornServer(app, ws=implementation, loop=loop, lifespan="off") as server:
         asyncio.get_running_loop().call_later(0.2, server.begin_stop)
         with pytest.raises(InvalidStatus) as caught:
             async with client.connect(server.uri):
                 pass
-        return caught.value.response.status_code
-
-    with UvicornServer(app, ws=implementation, loop=loop, lifespan="off") as server:
-        assert run(main(server)) == 500
+        assert caught.value.response.status_code == 500
     assert app.seen == [1006]
 
 
 @LOOPS
-def test_endings_over_tls(loop: str, certificates: Certificates) -> None:
+async def test_endings_over_tls(loop: str, certificates: Certificates) -> None:
     app = App()
     cert, key = certificates.server_files()
     context = ssl.create_default_context(cafile=certificates.ca_file)
-
-    async def main(server: UvicornServer) -> None:
+    with UvicornServer(app, loop=loop, lifespan="off", ssl_certfile=cert, ssl_keyfile=key) as server:
         async with client.connect(server.uri, ssl=context) as ws:
             await ws.close(3000)
         async with client.connect(server.uri, ssl=context) as ws:
@@ -146,9 +141,6 @@ def test_endings_over_tls(loop: str, certificates: Certificates) -> None:
             with pytest.raises(ConnectionClosed):
                 await ws.recv()
             assert ws.close_code == 1012
-
-    with UvicornServer(app, loop=loop, lifespan="off", ssl_certfile=cert, ssl_keyfile=key) as server:
-        run(main(server))
     assert app.seen == [3000, 1006, 1012]
 
 
@@ -335,15 +327,12 @@ def test_pings_switched_off(implementation: str, interval: float | None) -> None
         sock.close()
 
 
-def test_pings_answered() -> None:
-    async def main(uri: str) -> None:
-        async with client.connect(uri, ping_interval=0.1) as ws:
+async def test_pings_answered() -> None:
+    with UvicornServer(App(), lifespan="off", ws_ping_interval=0.1, ws_ping_timeout=0.5) as server:
+        async with client.connect(server.uri, ping_interval=0.1) as ws:
             await asyncio.sleep(1)
             await ws.send("x")
             assert await ws.recv() == "x"
-
-    with UvicornServer(App(), lifespan="off", ws_ping_interval=0.1, ws_ping_timeout=0.5) as server:
-        run(main(server.uri))
 
 
 def test_client_that_never_ends(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,22 +18,6 @@ def bench(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_help_names_every_command_and_status() -> None:
-    result = bench("--help")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith("usage: python -m bench ")
-    for words in ("list ", "run ", "report ", "instructions", "examples:", "exit status:", "bench/METHODOLOGY.md"):
-        assert words in result.stdout
-
-
-def test_help_of_run_names_its_options() -> None:
-    result = bench("run", "--help")
-    assert result.returncode == 0
-    assert result.stdout.startswith("usage: python -m bench run")
-    for option in ("--workload", "--peer", "--size", "--tls", "--plain", "--headline", "--quick", "--pin", "--resume"):
-        assert f"  {option} " in result.stdout
-
-
 def test_list_shows_workloads_and_headline_cells() -> None:
     result = bench("list", "clients")
     assert (result.returncode, result.stderr) == (0, "")

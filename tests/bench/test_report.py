@@ -323,11 +323,6 @@ def rows_of(text: str) -> list[list[str]]:
     return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
 
 
-def test_lines_of_the_page_can_be_read() -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    assert max(map(len, page.splitlines())) <= 300
-
-
 def test_every_bar_holds_in_the_stored_records() -> None:
     """A bar is a promise: it holds in the records, and requires no more than bare C reaches in the same run.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,13 +12,12 @@ import pytest
 from interop.checks import within
 from interop.command import COMMAND, call, redirected, result, running
 from interop.frames import PONG, Close, Frame, close, ping, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, ScriptedServer, Wire
 from interop.servers import WebSocketsServer
 from interop.terminal import environment
 
 pytestmark = pytest.mark.wirespeed_only("the command line is ours")
 
-Scripted = Callable[..., ScriptedServer]
 
 # The end
 

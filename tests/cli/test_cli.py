@@ -1,6 +1,6 @@
 """The command line in pipes and scripts, as a process of its own.
 
-Its ends are in test_cli_ending.py, its behaviour on a terminal in test_cli_terminal.py.
+Its ends are in test_ending.py, its behaviour on a terminal in test_terminal.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from interop.certificates import Certificates
 from interop.command import call, result
 from interop.frames import BINARY, TEXT, Close, Frame, binary, close, frame, ping, text
 from interop.proxies import Proxy
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.terminal import environment
 from wirespeed.cli import main
@@ -32,8 +32,6 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found]  # comes with pytest
 
 pytestmark = pytest.mark.wirespeed_only("the command line is ours")
-
-Scripted = Callable[..., ScriptedServer]
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:
@@ -85,7 +83,7 @@ def test_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], expecte
 
 
 def test_script_is_declared() -> None:
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["scripts"] == {"wirespeed": "wirespeed.cli:main"}
     assert [name for name in project["optional-dependencies"]["cli"] if name.startswith("prompt_toolkit")]
 

@@ -1,7 +1,7 @@
 """The harness of the benchmarks: handling of failures around a workload.
 
 Misbehaving peers and servers are small scripts that keep the contract of ``bench/METHODOLOGY.md`` as far as the test
-wants. The workloads themselves are in ``test_bench_workloads.py``.
+wants. The workloads themselves are in ``test_workloads.py``.
 """
 
 from __future__ import annotations

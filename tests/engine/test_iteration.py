@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import functools
 import os
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -23,14 +22,6 @@ pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 
 BOUND = 30
 """Seconds after which something has been forgotten."""
-
-
-def on_a_loop(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
-    @functools.wraps(test)
-    def run() -> None:
-        asyncio.run(test())
-
-    return run
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -51,7 +42,6 @@ def descriptors() -> int:
     return len(os.listdir("/dev/fd"))
 
 
-@on_a_loop
 async def test_waiting_iterator_gets_events_while_another_is_busy() -> None:
     """A waiting iterator gets the event, in any order of calls."""
     async with Engine("127.0.0.1", workers=1) as engine:
@@ -75,7 +65,6 @@ async def test_waiting_iterator_gets_events_while_another_is_busy() -> None:
         await asyncio.wait_for(asyncio.gather(*tasks), BOUND)
 
 
-@on_a_loop
 async def test_one_event_wakes_one_iterator() -> None:
     """Not all waiting iterators are woken."""
     looks: list[int] = []
@@ -105,7 +94,6 @@ async def test_one_event_wakes_one_iterator() -> None:
         assert len(got) == 2
 
 
-@on_a_loop
 async def test_cancelled_iterator_passes_its_wakeup_on() -> None:
     async with Engine("127.0.0.1", workers=1) as engine:
         got: list[Event] = []
@@ -129,7 +117,6 @@ async def test_cancelled_iterator_passes_its_wakeup_on() -> None:
         assert [event.data for event in got if isinstance(event, Message)] == [str(number) for number in range(20)]
 
 
-@on_a_loop
 async def test_cancelled_iterator_is_not_notified() -> None:
     """The task's exception keeps all its objects alive."""
     async with Engine("127.0.0.1", workers=1) as engine:
@@ -162,49 +149,44 @@ async def test_cancelled_iterator_is_not_notified() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_cancelled_wait_for_room(seed: int) -> None:
+async def test_cancelled_wait_for_room(seed: int) -> None:
     """It leaves nothing open, even if its exception is kept; and all others are notified."""
     choose = random.Random(seed)
     kept: list[BaseException] = []
+    async with Engine("127.0.0.1", workers=1, outbox_limit=2**24, ping_interval=None) as engine:
+        with dial(engine, compression=None) as client:
+            opened = descriptors()
+            session = take(engine, 1)[0].session
+            while session.has_room:
+                session.send(bytes(2**16))
+                await asyncio.sleep(0)
+            waiting: list[asyncio.Task[object]] = []
 
-    async def main() -> None:
-        async with Engine("127.0.0.1", workers=1, outbox_limit=2**24, ping_interval=None) as engine:
-            with dial(engine, compression=None) as client:
-                opened = descriptors()
-                session = take(engine, 1)[0].session
-                while session.has_room:
-                    session.send(bytes(2**16))
-                    await asyncio.sleep(0)
-                waiting: list[asyncio.Task[object]] = []
+            async def wait() -> None:
+                await session.send(b"last")
 
-                async def wait() -> None:
-                    await session.send(b"last")
-
-                for _ in range(100):
-                    if waiting and choose.randrange(2):
-                        task = waiting.pop(choose.randrange(len(waiting)))
-                        task.cancel()
-                        try:
-                            await task
-                        except asyncio.CancelledError as error:
-                            kept.append(error)
-                    else:
-                        waiting.append(asyncio.create_task(wait()))
-                        if choose.randrange(2):
-                            await asyncio.sleep(0)
-                    if not waiting:
-                        assert descriptors() <= opened
-                reading = threading.Thread(target=collections.deque, args=(client, 0), daemon=True)
-                reading.start()
-                await asyncio.wait_for(asyncio.gather(*waiting), BOUND)
-                session.close()
-                await asyncio.get_running_loop().run_in_executor(None, reading.join, BOUND)
-
-    asyncio.run(main())
+            for _ in range(100):
+                if waiting and choose.randrange(2):
+                    task = waiting.pop(choose.randrange(len(waiting)))
+                    task.cancel()
+                    try:
+                        await task
+                    except asyncio.CancelledError as error:
+                        kept.append(error)
+                else:
+                    waiting.append(asyncio.create_task(wait()))
+                    if choose.randrange(2):
+                        await asyncio.sleep(0)
+                if not waiting:
+                    assert descriptors() <= opened
+            reading = threading.Thread(target=collections.deque, args=(client, 0), daemon=True)
+            reading.start()
+            await asyncio.wait_for(asyncio.gather(*waiting), BOUND)
+            session.close()
+            await asyncio.get_running_loop().run_in_executor(None, reading.join, BOUND)
     assert kept
 
 
-@on_a_loop
 async def test_all_iterators_end_with_the_engine() -> None:
     """Waiting and busy ones, on two loops and in threads."""
     engine = Engine("127.0.0.1", workers=1)
@@ -382,7 +364,6 @@ def test_each_event_goes_to_one_of_changing_iterators(seed: int) -> None:
     }
 
 
-@on_a_loop
 async def test_cancelled_iterator_loses_no_event() -> None:
     """Cancelled at any wait, also while a broker event is delivered."""
     got: list[Event] = []
@@ -439,7 +420,6 @@ async def iterating(engine: Engine) -> AsyncIterator[list[Event]]:
         await asyncio.wait([task], timeout=BOUND)
 
 
-@on_a_loop
 async def test_blocked_loop_does_not_block_others() -> None:
     """It is notified first, and never runs."""
     async with Engine("127.0.0.1", workers=1) as engine:

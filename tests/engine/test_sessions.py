@@ -263,31 +263,26 @@ def test_a_later_token() -> None:
             next_session(engine).refresh(token(sub="ann"))
 
 
-def test_a_handler_that_refreshes() -> None:
-    async def main() -> None:
-        engine = Engine("127.0.0.1", auth=JWT(SECRET, ["HS256"]))
+async def test_a_handler_that_refreshes() -> None:
+    engine = Engine("127.0.0.1", auth=JWT(SECRET, ["HS256"]))
 
-        @engine.on_message
-        async def handle(session: Session, message: str) -> None:
-            try:
-                session.refresh(message)
-            except PermissionError as error:
-                await session.send(f"no: {error}")
-            else:
-                await session.send("yes")
+    @engine.on_message
+    async def handle(session: Session, message: str) -> None:
+        try:
+            session.refresh(message)
+        except PermissionError as error:
+            await session.send(f"no: {error}")
+        else:
+            await session.send("yes")
 
-        serving = asyncio.create_task(engine.serve())
-        await asyncio.sleep(0)
-        host, port = engine.addresses[0]
-        uri = f"ws://{host}:{port}/"
-        async with wirespeed.connect(uri, proxy=None, additional_headers=bearer(sub="ann")) as ws:
-            await ws.send(token(sub="ann"))
-            assert await asyncio.wait_for(ws.recv(), 20) == "yes"
-            await ws.send(token(sub="bob"))
-            assert (
-                await asyncio.wait_for(ws.recv(), 20) == "no: the token is of another user than the session, or of none"
-            )
-        await asyncio.get_running_loop().run_in_executor(None, engine.stop)
-        await serving
-
-    asyncio.run(main())
+    serving = asyncio.create_task(engine.serve())
+    await asyncio.sleep(0)
+    host, port = engine.addresses[0]
+    uri = f"ws://{host}:{port}/"
+    async with wirespeed.connect(uri, proxy=None, additional_headers=bearer(sub="ann")) as ws:
+        await ws.send(token(sub="ann"))
+        assert await asyncio.wait_for(ws.recv(), 20) == "yes"
+        await ws.send(token(sub="bob"))
+        assert await asyncio.wait_for(ws.recv(), 20) == "no: the token is of another user than the session, or of none"
+    await asyncio.get_running_loop().run_in_executor(None, engine.stop)
+    await serving

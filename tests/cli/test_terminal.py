@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from interop.frames import TEXT, Close, Frame, binary, close, text
-from interop.scripted import ScriptedServer, Wire
+from interop.scripted import Scripted, Wire
 from interop.servers import WebSocketsServer
 from interop.terminal import CTRL_C, CTRL_D, ENTER, UP, Terminal
 
@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("prompt_toolkit") is None, reason="prompt_toolkit is not installed"),
 ]
 
-Scripted = Callable[..., ScriptedServer]
 Start = Callable[..., Terminal]
 
 # The blank after it is a movement of the cursor.

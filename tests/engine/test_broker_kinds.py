@@ -474,34 +474,31 @@ def test_status_and_counters() -> None:
         wait_for(lambda: node.kinds() == ["connected"])
 
 
-def test_on_broker_on_an_event_loop() -> None:
-    async def main() -> list[str]:
-        engine = Engine("127.0.0.1", broker="memory://loop")
-        told: list[str] = []
+async def test_on_broker_on_an_event_loop() -> None:
+    engine = Engine("127.0.0.1", broker="memory://loop")
+    told: list[str] = []
 
-        @engine.on_broker
-        async def handle(event: BrokerEvent) -> None:
-            await asyncio.sleep(0)
-            told.append(event.kind)
+    @engine.on_broker
+    async def handle(event: BrokerEvent) -> None:
+        await asyncio.sleep(0)
+        told.append(event.kind)
 
-        @engine.on_message
-        async def echo(session: Any, message: Any) -> None:
-            session.send(message)
+    @engine.on_message
+    async def echo(session: Any, message: Any) -> None:
+        session.send(message)
 
-        serving = asyncio.ensure_future(engine.serve())
-        while not told:
-            await asyncio.sleep(0.01)
-        host, port = engine.addresses[0]
-        async with wirespeed.connect(f"ws://{host}:{port}/", proxy=None) as ws:
-            await ws.send("x")
-            assert await ws.recv() == "x"
-        with pytest.raises(RuntimeError, match="coroutine function"):
-            next(engine.batches())
-        serving.cancel()
-        await asyncio.wait([serving])
-        return told
-
-    assert asyncio.run(asyncio.wait_for(main(), 20)) == ["connected"]
+    serving = asyncio.ensure_future(engine.serve())
+    while not told:
+        await asyncio.sleep(0.01)
+    host, port = engine.addresses[0]
+    async with wirespeed.connect(f"ws://{host}:{port}/", proxy=None) as ws:
+        await ws.send("x")
+        assert await ws.recv() == "x"
+    with pytest.raises(RuntimeError, match="coroutine function"):
+        next(engine.batches())
+    serving.cancel()
+    await asyncio.wait([serving])
+    assert told == ["connected"]
 
 
 def test_no_events_without_on_broker() -> None:

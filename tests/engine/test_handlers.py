@@ -208,7 +208,7 @@ def test_handlers_have_their_own_task_and_context() -> None:
 
 
 @pytest.mark.parametrize(("slow", "each"), [(5, 24), (1, 2000), (60, 20), (98, 2)])
-def test_blocked_handlers_do_not_block_others(slow: int, each: int) -> None:
+async def test_blocked_handlers_do_not_block_others(slow: int, each: int) -> None:
     """Other handlers run, however few messages wait behind each; and no message is lost."""
     engine = Engine("127.0.0.1", workers=1)
     got: dict[str, list[str]] = {}
@@ -224,32 +224,29 @@ def test_blocked_handlers_do_not_block_others(slow: int, each: int) -> None:
         got.setdefault(session.path, []).append(message)
         await session.send(message)
 
-    async def main() -> None:
-        serving = asyncio.create_task(engine.serve(max_handlers=100, signals=False))
-        await asyncio.sleep(0)
-        async with contextlib.AsyncExitStack() as stack:
+    serving = asyncio.create_task(engine.serve(max_handlers=100, signals=False))
+    await asyncio.sleep(0)
+    async with contextlib.AsyncExitStack() as stack:
 
-            async def dial(path: str) -> wirespeed.ClientConnection:
-                return await stack.enter_async_context(wirespeed.connect(uri(engine, path), proxy=None, max_queue=None))
+        async def dial(path: str) -> wirespeed.ClientConnection:
+            return await stack.enter_async_context(wirespeed.connect(uri(engine, path), proxy=None, max_queue=None))
 
-            clients = [await dial(f"/{number}") for number in range(slow)]
-            for client in clients:
-                for number in range(each):
-                    await client.send(str(number))
-            while called < slow:
-                await asyncio.sleep(0.001)
-            honest = await dial("/")
-            for number in range(300):
-                await honest.send(str(number))
-                assert await asyncio.wait_for(honest.recv(), BOUND) == str(number)
-            go_on.set()
-            for client in clients:
-                expected = [str(number) for number in range(each)]
-                assert [await asyncio.wait_for(client.recv(), BOUND) for _ in range(each)] == expected
-        engine.stop()
-        await asyncio.wait_for(serving, BOUND)
-
-    asyncio.run(main())
+        clients = [await dial(f"/{number}") for number in range(slow)]
+        for client in clients:
+            for number in range(each):
+                await client.send(str(number))
+        while called < slow:
+            await asyncio.sleep(0.001)
+        honest = await dial("/")
+        for number in range(300):
+            await honest.send(str(number))
+            assert await asyncio.wait_for(honest.recv(), BOUND) == str(number)
+        go_on.set()
+        for client in clients:
+            expected = [str(number) for number in range(each)]
+            assert [await asyncio.wait_for(client.recv(), BOUND) for _ in range(each)] == expected
+    engine.stop()
+    await asyncio.wait_for(serving, BOUND)
     assert all(messages == [str(number) for number in range(len(messages))] for messages in got.values())
     assert {path: len(messages) for path, messages in got.items()} == {
         **{f"/{number}": each for number in range(slow)},
@@ -317,7 +314,7 @@ def test_messages_behind_a_handler_are_decoded_later(threads: int | None) -> Non
     assert not serving.is_alive()
 
 
-def test_blocked_handlers_use_bounded_memory() -> None:
+async def test_blocked_handlers_use_bounded_memory() -> None:
     """For any number of sessions: from 64 MiB on, one more message of each and no more."""
     count, size, each = 150, 200_000, 27
     engine = Engine("127.0.0.1", workers=1, max_event_bytes=2**20)
@@ -329,36 +326,33 @@ def test_blocked_handlers_use_bounded_memory() -> None:
         await go_on.wait()
         got.append(message[0])
 
-    async def main() -> None:
-        serving = asyncio.create_task(engine.serve(signals=False))
-        await asyncio.sleep(0)
-        async with contextlib.AsyncExitStack() as stack:
+    serving = asyncio.create_task(engine.serve(signals=False))
+    await asyncio.sleep(0)
+    async with contextlib.AsyncExitStack() as stack:
 
-            async def send() -> None:
-                client = await stack.enter_async_context(
-                    wirespeed.connect(uri(engine), proxy=None, compression=None, ping_interval=None)
-                )
-                await client.send_many([bytes([number]) * size for number in range(each)])
+        async def send() -> None:
+            client = await stack.enter_async_context(
+                wirespeed.connect(uri(engine), proxy=None, compression=None, ping_interval=None)
+            )
+            await client.send_many([bytes([number]) * size for number in range(each)])
 
-            sending = [asyncio.create_task(send()) for _ in range(count)]
-            before, now = -1, 0
-            while before != now:
-                await asyncio.sleep(0.3)
-                before, now = now, engine.stats()["bytes_received"]
-            go_on.set()
-            # 64 MiB; for each session the message in its handler, the one at which reading stopped, and the data read
-            # until then: a thread reads up to a mebibyte of one before it checks.
-            assert now < 2**26 + 8 * count * size < count * each * size / 2
-            await asyncio.wait_for(asyncio.gather(*sending), BOUND)
-            while len(got) < count * each:
-                await asyncio.sleep(0.001)
-        engine.stop()
-        await asyncio.wait_for(serving, BOUND)
-
-    asyncio.run(asyncio.wait_for(main(), 2 * BOUND))
+        sending = [asyncio.create_task(send()) for _ in range(count)]
+        before, now = -1, 0
+        while before != now:
+            await asyncio.sleep(0.3)
+            before, now = now, engine.stats()["bytes_received"]
+        go_on.set()
+        # 64 MiB; for each session the message in its handler, the one at which reading stopped, and the data read
+        # until then: a thread reads up to a mebibyte of one before it checks.
+        assert now < 2**26 + 8 * count * size < count * each * size / 2
+        await asyncio.wait_for(asyncio.gather(*sending), BOUND)
+        while len(got) < count * each:
+            await asyncio.sleep(0.001)
+    engine.stop()
+    await asyncio.wait_for(serving, BOUND)
 
 
-def test_large_messages_wait_in_the_network() -> None:
+async def test_large_messages_wait_in_the_network() -> None:
     """Behind a running handler there is a mebibyte, and data in transit; no message is lost."""
     count, size = 200, 500_000
     engine = Engine("127.0.0.1", workers=1, max_event_bytes=2**20)
@@ -373,30 +367,27 @@ def test_large_messages_wait_in_the_network() -> None:
             await go_on.wait()
             got.append(message[0])
 
-    async def main() -> None:
-        serving = asyncio.create_task(engine.serve(signals=False))
-        await asyncio.sleep(0)
-        async with (
-            wirespeed.connect(uri(engine, "/slow"), proxy=None, compression=None) as slow,
-            wirespeed.connect(uri(engine), proxy=None) as honest,
-        ):
-            sending = asyncio.create_task(slow.send_many([bytes([number]) * size for number in range(count)]))
-            before, now = -1, 0
-            while before != now:
-                # For any amount of reading meanwhile, there is time for much of it.
-                for _ in range(50):
-                    await honest.send("x")
-                    assert await asyncio.wait_for(honest.recv(), BOUND) == "x"
-                before, now = now, engine.stats()["bytes_received"] // size
-            assert 0 < now < 20
-            go_on.set()
-            await asyncio.wait_for(sending, BOUND)
-            while len(got) < count:
-                await asyncio.sleep(0.001)
-        engine.stop()
-        await asyncio.wait_for(serving, BOUND)
-
-    asyncio.run(asyncio.wait_for(main(), 2 * BOUND))
+    serving = asyncio.create_task(engine.serve(signals=False))
+    await asyncio.sleep(0)
+    async with (
+        wirespeed.connect(uri(engine, "/slow"), proxy=None, compression=None) as slow,
+        wirespeed.connect(uri(engine), proxy=None) as honest,
+    ):
+        sending = asyncio.create_task(slow.send_many([bytes([number]) * size for number in range(count)]))
+        before, now = -1, 0
+        while before != now:
+            # For any amount of reading meanwhile, there is time for much of it.
+            for _ in range(50):
+                await honest.send("x")
+                assert await asyncio.wait_for(honest.recv(), BOUND) == "x"
+            before, now = now, engine.stats()["bytes_received"] // size
+        assert 0 < now < 20
+        go_on.set()
+        await asyncio.wait_for(sending, BOUND)
+        while len(got) < count:
+            await asyncio.sleep(0.001)
+    engine.stop()
+    await asyncio.wait_for(serving, BOUND)
     assert got == list(range(count))
 
 

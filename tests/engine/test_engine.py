@@ -217,46 +217,42 @@ def test_send_without_waiting_is_refused_when_full() -> None:
         assert [ws.recv(20) for _ in range(5000)] == [str(number) for number in range(5000)]
 
 
-def test_awaited_sends_match_the_pace_of_the_client() -> None:
+async def test_awaited_sends_match_the_pace_of_the_client() -> None:
     """Ten times the capacity of an outbox to a slow reader, and to a topic: nothing is lost, no client is
     disconnected.
     """
+    size, count = 10_000, 200
+    async with Engine("127.0.0.1", outbox_limit=200_000) as engine:
+        async with wirespeed.connect(f"ws://127.0.0.1:{engine.addresses[0][1]}/", max_queue=4) as ws:
+            batch = await anext(engine.__aiter__())
+            session = batch[0].session
+            session.subscribe("feed")
 
-    async def main() -> None:
-        size, count = 10_000, 200
-        async with Engine("127.0.0.1", outbox_limit=200_000) as engine:
-            async with wirespeed.connect(f"ws://127.0.0.1:{engine.addresses[0][1]}/", max_queue=4) as ws:
-                batch = await anext(engine.__aiter__())
-                session = batch[0].session
-                session.subscribe("feed")
+            async def send() -> bool:
+                waited = False
+                for number in range(count):
+                    sent = session.send(number.to_bytes(size, "big"))
+                    waited |= not sent
+                    assert await sent
+                for number in range(count, 2 * count):
+                    assert engine.publish("feed", number.to_bytes(size, "big")) == 1
+                    await engine.room("feed")
+                return waited
 
-                async def send() -> bool:
-                    waited = False
-                    for number in range(count):
-                        sent = session.send(number.to_bytes(size, "big"))
-                        waited |= not sent
-                        assert await sent
-                    for number in range(count, 2 * count):
-                        assert engine.publish("feed", number.to_bytes(size, "big")) == 1
-                        await engine.room("feed")
-                    return waited
-
-                sending = asyncio.create_task(send())
-                for number in range(2 * count):
-                    message = await asyncio.wait_for(ws.recv(), 20)
-                    assert isinstance(message, bytes)
-                    assert int.from_bytes(message, "big") == number
-                    if number % 20 == 0:
-                        await asyncio.sleep(0.005)
-                await asyncio.wait_for(sending, 20)
-                assert session.is_open
-            # A futile wait gets an exception.
-            while session.is_open:
-                await asyncio.sleep(0.001)
-            with pytest.raises(wirespeed.InvalidState):
-                session.send("too late")
-
-    asyncio.run(main())
+            sending = asyncio.create_task(send())
+            for number in range(2 * count):
+                message = await asyncio.wait_for(ws.recv(), 20)
+                assert isinstance(message, bytes)
+                assert int.from_bytes(message, "big") == number
+                if number % 20 == 0:
+                    await asyncio.sleep(0.005)
+            await asyncio.wait_for(sending, 20)
+            assert session.is_open
+        # A futile wait gets an exception.
+        while session.is_open:
+            await asyncio.sleep(0.001)
+        with pytest.raises(wirespeed.InvalidState):
+            session.send("too late")
 
 
 def test_stop_ends_batches_in_another_thread() -> None:
@@ -284,35 +280,32 @@ def test_stop_ends_batches_in_another_thread() -> None:
     engine.stop()
 
 
-def test_on_an_event_loop() -> None:
-    async def main() -> None:
-        async with Engine("127.0.0.1") as engine:
+async def test_on_an_event_loop() -> None:
+    async with Engine("127.0.0.1") as engine:
 
-            async def serve() -> int:
-                count = 0
-                async for batch in engine:
-                    for event in batch:
-                        if isinstance(event, Message):
-                            count += 1
-                            event.session.send(event.data)
-                return count
+        async def serve() -> int:
+            count = 0
+            async for batch in engine:
+                for event in batch:
+                    if isinstance(event, Message):
+                        count += 1
+                        event.session.send(event.data)
+            return count
 
-            serving = asyncio.create_task(serve())
+        serving = asyncio.create_task(serve())
 
-            async def talk(name: str) -> None:
-                async with wirespeed.connect(uri(engine), proxy=None) as ws:
-                    for number in range(200):
-                        await ws.send(f"{name} {number}")
-                        if number % 50 == 0:
-                            await asyncio.sleep(0.01)
-                    for number in range(200):
-                        assert await ws.recv() == f"{name} {number}"
+        async def talk(name: str) -> None:
+            async with wirespeed.connect(uri(engine), proxy=None) as ws:
+                for number in range(200):
+                    await ws.send(f"{name} {number}")
+                    if number % 50 == 0:
+                        await asyncio.sleep(0.01)
+                for number in range(200):
+                    assert await ws.recv() == f"{name} {number}"
 
-            await asyncio.wait_for(asyncio.gather(*(talk(f"client {number}") for number in range(10))), 30)
-            engine.stop()
-            assert await asyncio.wait_for(serving, 20) == 2000
-
-    asyncio.run(main())
+        await asyncio.wait_for(asyncio.gather(*(talk(f"client {number}") for number in range(10))), 30)
+        engine.stop()
+        assert await asyncio.wait_for(serving, 20) == 2000
 
 
 async def exchange(engine: Engine, name: str, count: int) -> None:
@@ -325,7 +318,7 @@ async def exchange(engine: Engine, name: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("suspends", [False, True])
-def test_handlers_that_await(suspends: bool) -> None:
+async def test_handlers_that_await(suspends: bool) -> None:
     engine = Engine("127.0.0.1", workers=2)
     gone: list[tuple[int, str]] = []
     running: set[Session] = set()
@@ -347,15 +340,12 @@ def test_handlers_that_await(suspends: bool) -> None:
     def bye(session: Session, code: int, reason: str) -> None:
         gone.append((code, reason))
 
-    async def main() -> None:
-        async with engine:
-            serving = asyncio.create_task(engine.serve(max_handlers=5))
-            clients = [exchange(engine, f"client {number}", 300) for number in range(20)]
-            await asyncio.wait_for(asyncio.gather(*clients), 30)
-            engine.stop()
-            await asyncio.wait_for(serving, 20)
-
-    asyncio.run(main())
+    async with engine:
+        serving = asyncio.create_task(engine.serve(max_handlers=5))
+        clients = [exchange(engine, f"client {number}", 300) for number in range(20)]
+        await asyncio.wait_for(asyncio.gather(*clients), 30)
+        engine.stop()
+        await asyncio.wait_for(serving, 20)
     assert gone == [(1000, "")] * 20
 
 
@@ -419,7 +409,7 @@ def test_a_handler_that_fails_ends_its_session_alone(awaits: bool, caplog: pytes
     assert record.exc_info is not None
 
 
-def test_serving_that_is_cancelled_stops() -> None:
+async def test_serving_that_is_cancelled_stops() -> None:
     engine = Engine("127.0.0.1")
     cancelled: list[Session] = []
 
@@ -431,19 +421,16 @@ def test_serving_that_is_cancelled_stops() -> None:
             cancelled.append(session)
             raise
 
-    async def main() -> None:
-        serving = asyncio.create_task(engine.serve())
-        await asyncio.sleep(0)
-        async with wirespeed.connect(uri(engine), proxy=None) as ws:
-            await ws.send("x")
-            await asyncio.sleep(0.2)
-            serving.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await serving
-            with pytest.raises(wirespeed.ConnectionClosedOK):
-                await ws.recv()
-
-    asyncio.run(main())
+    serving = asyncio.create_task(engine.serve())
+    await asyncio.sleep(0)
+    async with wirespeed.connect(uri(engine), proxy=None) as ws:
+        await ws.send("x")
+        await asyncio.sleep(0.2)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        with pytest.raises(wirespeed.ConnectionClosedOK):
+            await ws.recv()
     assert len(cancelled) == 1
 
 

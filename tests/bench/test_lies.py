@@ -25,7 +25,7 @@ from interop.samples import sample
 
 pytest.importorskip("websockets")
 
-LIAR = Path(__file__).resolve().parent / "interop" / "lying_server.py"
+LIAR = Path(__file__).resolve().parents[1] / "interop" / "lying_server.py"
 
 AWAIT = ("wirespeed:await@run", "websockets:await@asyncio")
 CALLBACKS = ("wirespeed:callbacks@asyncio",)
