@@ -20,7 +20,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROGRAM := $(TARGET)/release/wirespeed-bench
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml $(shell find crates fuzz -name '*.rs' -o -name '*.html' -o -name Cargo.toml)
 PIP := -m pip --disable-pip-version-check -q
-# A test that failed beside others runs three times alone before it is a failure: tests/interop/retry_failed.py. `make panics`
+# A test that failed beside others runs three times alone before it is a failure: tests/support/retry_failed.py. `make panics`
 # runs tests/campaigns/panics, with a native module of its own.
 pytest = -m pytest -q --ignore=tests/campaigns/panics -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --again 3 --slowest-files 30 $(1) $(PYTEST_ARGS)
 
@@ -124,7 +124,7 @@ demo-cluster: build ## Run two engines on a broker, a client on each and a publi
 # ---- checks ----
 
 # What .ci/run tests beyond the library: benchmarks, the conformance suite, the runs of the tests themselves.
-TOOLS := $(wildcard tests/bench/test_*.py) tests/test_conformance.py tests/test_retry_failed.py tests/test_worker_crashes.py
+TOOLS := $(wildcard tests/bench/test_*.py) tests/test_conformance.py tests/test_coroutine_tests.py tests/test_retry_failed.py tests/test_worker_crashes.py
 
 .PHONY: test
 test: ## Run the tests of the library on one interpreter, in the default matrix: at most ten minutes, builds included

@@ -12,7 +12,7 @@ Markers:
     wirespeed_only(reason): beyond the API of websockets; skipped there
     websockets_differs(reason): websockets is known to behave differently; expected to fail there
 
-The last two have no effect when wirespeed is under test. The peers are fixtures of ``interop``.
+The last two have no effect when wirespeed is under test. The peers are fixtures of ``support``.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from pathlib import Path
 
 import pytest
 
-# Helpers are imported as ``interop.*`` in every import mode of pytest, and parts of the benchmarks as they are.
+# Helpers are imported as ``support.*`` in every import mode of pytest, and parts of the benchmarks as they are.
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
-from interop.samples import share_text
-from interop.selection import select
+from support.samples import share_text
+from support.selection import select
 
 if sys.version_info < (3, 11) or importlib.util.find_spec("msgspec") is None:
     # These tests need both libraries.
     collect_ignore_glob = ["bench/*"]
 
-pytest_plugins = ["interop.addresses", "interop.coroutine_tests", "interop.retry_failed", "interop.fixtures"]
+pytest_plugins = ["support.addresses", "support.coroutine_tests", "support.retry_failed", "support.fixtures"]
 
 PROXY_VARIABLES = ("all", "http", "https", "no", "socks", "ws", "wss")
 
@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def rotation(pytestconfig: pytest.Config) -> str | None:
-    """The option ``--rotation``, for ``interop.samples.sample``."""
+    """The option ``--rotation``, for ``support.samples.sample``."""
     value: str | None = pytestconfig.getoption("--rotation")
     return value
 

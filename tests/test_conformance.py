@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from interop.load_scaling import load_scaled
-from interop.samples import sample
+from support.load_scaling import load_scaled
+from support.samples import sample
 
 FOLDER = Path(__file__).resolve().parents[1] / "conformance"
 

@@ -1,4 +1,4 @@
-"""Tests that are coroutine functions: tests/interop/coroutine_tests.py."""
+"""Tests that are coroutine functions: tests/support/coroutine_tests.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_outcome(tmp_path: Path, case: str) -> None:
     test, expected = CASES[case]
     path = tmp_path / "test_it.py"
     path.write_text(f"import asyncio, os, pytest\nloop = asyncio.get_running_loop\nkept = []\n{test}\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "interop.coroutine_tests", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "support.coroutine_tests", "-p", "no:cacheprovider"]
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parent),

@@ -25,9 +25,9 @@ from typing import Any
 import pytest
 
 from engine.tools import dial
-from interop.asyncio_tools import soon
-from interop.certificates import Certificates
-from interop.servers import WebSocketsServer
+from support.asyncio_tools import soon
+from support.certificates import Certificates
+from support.servers import WebSocketsServer
 from wirespeed import Listener, State, connect
 from wirespeed._native import (
     AsyncConnection,

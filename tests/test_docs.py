@@ -26,9 +26,9 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.certificates import Certificates
-from interop.serve_command import Serving
-from interop.servers import WebSocketsServer
+from support.certificates import Certificates
+from support.serve_command import Serving
+from support.servers import WebSocketsServer
 from wirespeed.sync import connect
 
 ROOT = Path(__file__).parents[1]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from interop.asyncio_tools import LOOPS
-from interop.certificates import Certificates
-from interop.servers import WebSocketsServer
+from support.asyncio_tools import LOOPS
+from support.certificates import Certificates
+from support.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 

@@ -19,7 +19,7 @@ import wirespeed.asyncio
 import wirespeed.exceptions
 import wirespeed.sync
 import wirespeed.typing
-from interop.servers import WebSocketsServer
+from support.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("the list is ours")
 

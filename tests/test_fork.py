@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import SETTINGS, Setting
-from interop.certificates import Certificates
-from interop.scripted import Disconnected, Scripted, Wire
-from interop.servers import WebSocketsServer
+from support.asyncio_tools import SETTINGS, Setting
+from support.certificates import Certificates
+from support.scripted import Disconnected, Scripted, Wire
+from support.servers import WebSocketsServer
 
 pytestmark = [
     pytest.mark.wirespeed_only("it looks at what is ours"),

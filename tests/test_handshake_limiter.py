@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from interop.flood import raise_descriptors
-from interop.serving import LOGGER, logged
-from interop.subject import IS_WIRESPEED
+from support.flood import raise_descriptors
+from support.serving import LOGGER, logged
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the limiters are ours")
 

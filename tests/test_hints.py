@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interop.subject import IS_WIRESPEED
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("ours")
 

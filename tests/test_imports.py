@@ -18,7 +18,7 @@ import pytest
 import wirespeed
 import wirespeed.asyncio
 import wirespeed.sync
-from interop.servers import WebSocketsServer
+from support.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("the modules are ours")
 

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from interop.serving import LOGGER, logged
-from interop.subject import IS_WIRESPEED
+from support.serving import LOGGER, logged
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the log is ours")
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from interop.checks import no_leaks, within
-from interop.proxies import Proxy as RunningProxy
+from support.checks import no_leaks, within
+from support.proxies import Proxy as RunningProxy
 from wirespeed._net.proxy import Proxy, basic_authorization, connect_socks, get_proxy, parse_proxy, tunnel_request
 from wirespeed._net.uri import parse_uri
 from wirespeed.exceptions import InvalidProxy, ProxyError

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from interop.subject import IS_WIRESPEED
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the modules are ours")
 

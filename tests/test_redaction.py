@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interop.subject import IS_WIRESPEED
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("these functions are ours")
 

@@ -1,4 +1,4 @@
-"""Repetition of failed tests: tests/interop/retry_failed.py."""
+"""Repetition of failed tests: tests/support/retry_failed.py."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def outcome(folder: Path, file: str, *tests: str, workers: bool = False, again: 
         "pytest",
         "-q",
         "-p",
-        "interop.retry_failed",
+        "support.retry_failed",
         "-p",
         "no:cacheprovider",
         f"--again={again}",

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from interop.samples import sample, share_text
+from support.samples import sample, share_text
 
 TABLE = list("abcdefghij")
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import wirespeed.sync
-from interop.frames import BINARY
-from interop.serving import masked, request
-from interop.uvicorn_server import UvicornServer
+from support.frames import BINARY
+from support.serving import masked, request
+from support.uvicorn_server import UvicornServer
 from wirespeed.engine import Engine
 
 pytestmark = pytest.mark.wirespeed_only("websockets and uvicorn count pongs only")

@@ -27,8 +27,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 import wirespeed
-from interop.certificates import Certificates
-from interop.uvicorn_server import OURS, THEIRS, UvicornServer
+from support.certificates import Certificates
+from support.uvicorn_server import OURS, THEIRS, UvicornServer
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from interop.frames import BINARY, CLOSE, TEXT, close
-from interop.serving import masked, request
-from interop.uvicorn_server import OURS, THEIRS, UvicornServer
+from support.frames import BINARY, CLOSE, TEXT, close
+from support.serving import masked, request
+from support.uvicorn_server import OURS, THEIRS, UvicornServer
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
 

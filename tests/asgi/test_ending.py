@@ -21,9 +21,9 @@ import pytest
 import websockets.asyncio.client as client
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
-from interop.certificates import Certificates
-from interop.load_scaling import load_scaled
-from interop.uvicorn_server import OURS, THEIRS, UvicornServer
+from support.certificates import Certificates
+from support.load_scaling import load_scaled
+from support.uvicorn_server import OURS, THEIRS, UvicornServer
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
 

@@ -19,8 +19,8 @@ import websockets.exceptions
 from websockets.exceptions import ConnectionClosed
 
 import wirespeed
-from interop.certificates import Certificates
-from interop.uvicorn_server import OURS, THEIRS, UvicornServer
+from support.certificates import Certificates
+from support.uvicorn_server import OURS, THEIRS, UvicornServer
 from wirespeed.asgi import WebSocketProtocol
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")

@@ -14,7 +14,7 @@ import pytest
 import websockets.asyncio.client as client
 from websockets.typing import Subprotocol
 
-from interop.uvicorn_server import OURS, THEIRS, UvicornServer
+from support.uvicorn_server import OURS, THEIRS, UvicornServer
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
 

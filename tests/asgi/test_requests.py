@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from interop.uvicorn_server import OURS, THEIRS, UvicornServer
+from support.uvicorn_server import OURS, THEIRS, UvicornServer
 from wirespeed.asgi._uvicorn import HEAD_BYTES, essential_head, http_version_of, with_version
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")

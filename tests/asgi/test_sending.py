@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import websockets.asyncio.client as client
 
-from interop.uvicorn_server import UvicornServer
+from support.uvicorn_server import UvicornServer
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
 

@@ -18,9 +18,9 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from interop.certificates import Certificates
-from interop.load_scaling import load_scaled
-from interop.uvicorn_server import UvicornServer
+from support.certificates import Certificates
+from support.load_scaling import load_scaled
+from support.uvicorn_server import UvicornServer
 from wirespeed.asgi import _after_close as after_close
 from wirespeed.close_codes import Close
 from wirespeed.exceptions import ConnectionClosed

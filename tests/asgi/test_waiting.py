@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from interop.load_scaling import load_scaled
-from interop.uvicorn_server import OURS, UvicornServer
+from support.load_scaling import load_scaled
+from support.uvicorn_server import OURS, UvicornServer
 
 pytestmark = pytest.mark.wirespeed_only("uvicorn has its own implementation for websockets")
 

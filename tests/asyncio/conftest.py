@@ -1,8 +1,8 @@
 """Each test of this folder runs in several settings: event loops and I/O backends.
 
-``run`` runs a coroutine function on the loop of the setting, and with it each test that is one. ``connect`` connects with
-the I/O backend of the setting.
-``interop.matrix`` defines the settings of a test.
+``run`` runs a coroutine function on the loop of the setting: each test that is one, or the argument of its call.
+``connect`` connects with the I/O backend of the setting.
+``support.matrix`` defines the settings of a test.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.tls_settings import Settings
+from support.certificates import Certificates
+from support.tls_settings import Settings
 
 # Modules that know the implementation under test are imported late: this file may be loaded before the choice is made.
 if TYPE_CHECKING:
-    from interop.asyncio_tools import Setting
+    from support.asyncio_tools import Setting
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "setting" in metafunc.fixturenames:
-        from interop import matrix
+        from support import matrix
 
         module = cast(ModuleType, metafunc.module)
         metafunc.parametrize("setting", matrix.choose(module, metafunc.function.__name__), ids=str)
@@ -32,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def run(setting: Setting) -> Callable[..., Any]:
-    from interop import asyncio_tools
+    from support import asyncio_tools
 
     run = functools.partial(asyncio_tools.run, loop=setting.loop)
     # The first loop of libuv opens a pipe for the whole process, which is no leak.
@@ -41,21 +41,21 @@ def run(setting: Setting) -> Callable[..., Any]:
 
 
 def _options(setting: Setting) -> dict[str, Any]:
-    from interop.subject import IS_WIRESPEED
+    from support.subject import IS_WIRESPEED
 
     return {"io_backend": setting.io_backend} if IS_WIRESPEED else {}
 
 
 @pytest.fixture
 def connect(setting: Setting) -> Callable[..., Any]:
-    from interop import asyncio_subject
+    from support import asyncio_subject
 
     return functools.partial(asyncio_subject.connect, **_options(setting))
 
 
 @pytest.fixture
 def unix_connect(setting: Setting) -> Callable[..., Any]:
-    from interop import asyncio_subject
+    from support import asyncio_subject
 
     return functools.partial(asyncio_subject.unix_connect, **_options(setting))
 

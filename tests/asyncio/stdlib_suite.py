@@ -35,7 +35,7 @@ def install(kind: str) -> None:
 
     if kind == "oracle":
         sys.path.insert(0, str(Path(__file__).parents[1]))
-        from interop.selector_oracle import OracleSelector
+        from support.selector_oracle import OracleSelector
 
         Selector.native_class = cast(Any, OracleSelector.native_class)
     stock = asyncio.SelectorEventLoop

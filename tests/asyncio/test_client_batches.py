@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon, spin
-from interop.checks import within
-from interop.connecting import Connect
-from interop.frames import BINARY, TEXT, Close, Frame, binary, close, frame, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import soon, spin
+from support.checks import within
+from support.connecting import Connect
+from support.frames import BINARY, TEXT, Close, Frame, binary, close, frame, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("ours")
 

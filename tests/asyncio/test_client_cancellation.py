@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, cancelled, soon, spin
-from interop.checks import within
-from interop.connecting import Connect
-from interop.faults import DEFLATE
-from interop.frames import CONT, PING, PONG, Close, Frame, binary, close, deflate, frame, ping, text
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run, cancelled, soon, spin
+from support.checks import within
+from support.connecting import Connect
+from support.faults import DEFLATE
+from support.frames import CONT, PING, PONG, Close, Frame, binary, close, deflate, frame, ping, text
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 since_311 = pytest.mark.skipif(sys.version_info < (3, 11), reason="new in Python 3.11")
 

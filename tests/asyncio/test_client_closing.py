@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run
-from interop.checks import as_close, no_leaks, within
-from interop.connecting import Connect
-from interop.frames import CONT, PONG, Close, Frame, close, frame, ping, text
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run
+from support.checks import as_close, no_leaks, within
+from support.connecting import Connect
+from support.frames import CONT, PONG, Close, Frame, close, frame, ping, text
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 
 def reply_to_close(wire: Wire) -> tuple[list[Frame], Close | None]:

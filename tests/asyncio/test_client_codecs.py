@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import pytest
 
-from interop.asyncio_tools import Run, cancelled, spin
-from interop.connecting import Connect
-from interop.frames import BINARY, TEXT, Close, Frame, binary, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run, cancelled, spin
+from support.connecting import Connect
+from support.frames import BINARY, TEXT, Close, Frame, binary, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("ours")
 if TYPE_CHECKING:

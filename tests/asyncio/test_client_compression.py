@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run
-from interop.connecting import Connect
-from interop.faults import DEFLATE
-from interop.frames import CONT, TEXT, Frame
-from interop.scripted import Scripted, Wire
-from interop.servers import Serving, WebSocketsServer
+from support.asyncio_tools import Run
+from support.connecting import Connect
+from support.faults import DEFLATE
+from support.frames import CONT, TEXT, Frame
+from support.scripted import Scripted, Wire
+from support.servers import Serving, WebSocketsServer
 
 # Compresses well, in more than one block and beyond every window.
 LONG = "".join(f"{number}: the quick brown fox jumps over the lazy dog\n" for number in range(5000))

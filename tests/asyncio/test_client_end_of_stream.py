@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon
-from interop.connecting import Connect
-from interop.frames import text
-from interop.scripted import Scripted, Wire
-from interop.subject import exceptions
-from interop.tls_settings import Settings
+from support.asyncio_tools import soon
+from support.connecting import Connect
+from support.frames import text
+from support.scripted import Scripted, Wire
+from support.subject import exceptions
+from support.tls_settings import Settings
 
 pytestmark = pytest.mark.wirespeed_only("max_queue of messages is ours")
 

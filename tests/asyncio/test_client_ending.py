@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from interop.asyncio_tools import cancelled, settled, soon, spin
-from interop.checks import as_close, open_descriptors, within
-from interop.connecting import Connect
-from interop.frames import Close, close, text
-from interop.load_scaling import load_scaled
-from interop.scripted import Disconnected, Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import cancelled, settled, soon, spin
+from support.checks import as_close, open_descriptors, within
+from support.connecting import Connect
+from support.frames import Close, close, text
+from support.load_scaling import load_scaled
+from support.scripted import Disconnected, Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 
 @pytest.fixture
@@ -402,7 +402,7 @@ def test_raising_signal_handler_does_not_prevent_half_close(
 ) -> None:
     from asyncio import selector_events
 
-    from interop import asyncio_subject
+    from support import asyncio_subject
 
     def script(wire: Wire) -> float:
         wire.accept()

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, Setting, cancelled, settled, soon, spin
-from interop.checks import within
-from interop.connecting import Connect
-from interop.frames import PING, Close, Frame, binary, frame, ping, pong, text
-from interop.scripted import DEADLINE, Disconnected, Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED, exceptions
+from support.asyncio_tools import Run, Setting, cancelled, settled, soon, spin
+from support.checks import within
+from support.connecting import Connect
+from support.frames import PING, Close, Frame, binary, frame, ping, pong, text
+from support.scripted import DEADLINE, Disconnected, Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED, exceptions
 
 # An application that does not receive
 

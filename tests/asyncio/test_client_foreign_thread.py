@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, Setting, new_loop, soon
-from interop.connecting import Connect
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED, exceptions
+from support.asyncio_tools import Run, Setting, new_loop, soon
+from support.connecting import Connect
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED, exceptions
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, cancelled, soon, spin
-from interop.checks import as_close, within
-from interop.connecting import Connect
-from interop.frames import BINARY, CONT, TEXT, Close, Frame
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run, cancelled, soon, spin
+from support.checks import as_close, within
+from support.connecting import Connect
+from support.frames import BINARY, CONT, TEXT, Close, Frame
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 
 def collect(wire: Wire) -> tuple[list[Frame], Close | None]:

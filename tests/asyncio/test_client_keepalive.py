@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled, soon, spin
-from interop.checks import as_close, within
-from interop.connecting import Connect
-from interop.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
-from interop.load_scaling import load_scaled
-from interop.pace import ENOUGH, check_pace, pace
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.slow import read_slowly, send_slowly
-from interop.subject import IS_WIRESPEED, exceptions
+from support.asyncio_tools import cancelled, soon, spin
+from support.checks import as_close, within
+from support.connecting import Connect
+from support.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
+from support.load_scaling import load_scaled
+from support.pace import ENOUGH, check_pace, pace
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.slow import read_slowly, send_slowly
+from support.subject import IS_WIRESPEED, exceptions
 
 
 def answering(wire: Wire) -> list[Frame]:

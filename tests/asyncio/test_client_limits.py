@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run
-from interop.checks import describe
-from interop.connecting import Connect
-from interop.faults import DEFLATE
-from interop.frames import BINARY, CONT, binary, deflate, frame
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run
+from support.checks import describe
+from support.connecting import Connect
+from support.faults import DEFLATE
+from support.frames import BINARY, CONT, binary, deflate, frame
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 
 @pytest.mark.parametrize("max_size", [1, 125, 126, 1000, 65_535, 65_536, 1 << 20])

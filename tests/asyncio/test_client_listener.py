@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, Setting, soon, spin
-from interop.checks import as_close, within
-from interop.connecting import Connect
-from interop.faults import DEFLATE
-from interop.frames import CONT, PONG, Close, Frame, binary, close, deflate, frame, ping, pong, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED, exceptions
+from support.asyncio_tools import Run, Setting, soon, spin
+from support.checks import as_close, within
+from support.connecting import Connect
+from support.faults import DEFLATE
+from support.frames import CONT, PONG, Close, Frame, binary, close, deflate, frame, ping, pong, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED, exceptions
 
 pytestmark = pytest.mark.wirespeed_only("callbacks are ours")
 

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import pytest
 
 import wirespeed
-from interop.certificates import Certificates
-from interop.connecting import Connect
-from interop.servers import WebSocketsServer
+from support.certificates import Certificates
+from support.connecting import Connect
+from support.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 

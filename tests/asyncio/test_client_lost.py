@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, soon
-from interop.checks import as_close, no_leaks, within
-from interop.connecting import Connect
-from interop.frames import BINARY, TEXT, Close, close, frame, text
-from interop.scripted import Disconnected, Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run, soon
+from support.checks import as_close, no_leaks, within
+from support.connecting import Connect
+from support.frames import BINARY, TEXT, Close, close, frame, text
+from support.scripted import Disconnected, Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 
 def test_no_reply_to_close(run: Run, connect: Connect) -> None:

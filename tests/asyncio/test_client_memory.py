@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import soon
-from interop.connecting import Connect
-from interop.frames import binary
-from interop.scripted import Disconnected, Wire
+from support.asyncio_tools import soon
+from support.connecting import Connect
+from support.frames import binary
+from support.scripted import Disconnected, Wire
 
 pytestmark = [
     pytest.mark.wirespeed_only("its limits in bytes are ours"),

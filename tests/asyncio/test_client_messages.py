@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from interop.checks import as_close
-from interop.connecting import Connect
-from interop.frames import BINARY, TEXT, Close, Frame, binary, close, frame, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.checks import as_close
+from support.connecting import Connect
+from support.frames import BINARY, TEXT, Close, Frame, binary, close, frame, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 # Around each change of the length encoding, and of the buffers behind it.
 SIZES = [0, 1, 2, 7, 8, 63, 64, 65, 124, 125, 126, 127, 128, 4096, 65_535, 65_536, 65_537, 262_143, 262_145, 1 << 20]

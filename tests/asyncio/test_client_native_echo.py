@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from interop.checks import as_close, within
-from interop.connecting import Connect
-from interop.frames import Close
-from interop.native import NativeEcho
-from interop.subject import IS_WIRESPEED, exceptions
+from support.checks import as_close, within
+from support.connecting import Connect
+from support.frames import Close
+from support.native import NativeEcho
+from support.subject import IS_WIRESPEED, exceptions
 
 
 @pytest.fixture(params=["ws", "wss"])

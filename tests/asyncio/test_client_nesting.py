@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, Setting, spin
-from interop.connecting import Connect
-from interop.frames import close, ping, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run, Setting, spin
+from support.connecting import Connect
+from support.frames import close, ping, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 
 class Watched(collections.abc.Coroutine[Any, Any, Any]):

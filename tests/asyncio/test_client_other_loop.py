@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, new_loop
-from interop.connecting import Connect
-from interop.frames import Close, close
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED, exceptions
+from support.asyncio_tools import Setting, new_loop
+from support.connecting import Connect
+from support.frames import Close, close
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED, exceptions
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 

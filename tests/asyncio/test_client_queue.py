@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import settled, soon
-from interop.connecting import Connect
-from interop.frames import binary
-from interop.scripted import Disconnected, Scripted, ScriptedServer, Wire
+from support.asyncio_tools import settled, soon
+from support.connecting import Connect
+from support.frames import binary
+from support.scripted import Disconnected, Scripted, ScriptedServer, Wire
 
 pytestmark = pytest.mark.wirespeed_only("limits in bytes, and stats, are ours")
 

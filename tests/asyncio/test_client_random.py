@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, Setting
-from interop.checks import no_leaks
-from interop.connecting import Connect
-from interop.frames import CLOSE, CONT, PING, TEXT, close, frame, ping, pong, text
-from interop.scripted import Disconnected, ScriptedServer, Wire
-from interop.subject import IS_WIRESPEED, exceptions
+from support.asyncio_tools import Run, Setting
+from support.checks import no_leaks
+from support.connecting import Connect
+from support.frames import CLOSE, CONT, PING, TEXT, close, frame, ping, pong, text
+from support.scripted import Disconnected, ScriptedServer, Wire
+from support.subject import IS_WIRESPEED, exceptions
 
 
 class Peer:

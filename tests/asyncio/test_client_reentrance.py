@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import SETTINGS, Run, soon
-from interop.connecting import Connect
-from interop.servers import WebSocketsServer
+from support.asyncio_tools import SETTINGS, Run, soon
+from support.connecting import Connect
+from support.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 

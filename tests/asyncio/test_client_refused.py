@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, Setting, new_loop, soon, spin
-from interop.checks import within
-from interop.connecting import Connect
-from interop.frames import PONG, binary, frame, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED
+from support.asyncio_tools import Run, Setting, new_loop, soon, spin
+from support.checks import within
+from support.connecting import Connect
+from support.frames import PONG, binary, frame, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED
 
 if IS_WIRESPEED:
     from wirespeed import State

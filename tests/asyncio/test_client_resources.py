@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, Setting, cancelled, soon, spin
-from interop.checks import no_leaks, open_descriptors
-from interop.connecting import Connect
-from interop.frames import close, frame, text
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED, SUBJECT, exceptions
+from support.asyncio_tools import Run, Setting, cancelled, soon, spin
+from support.checks import no_leaks, open_descriptors
+from support.connecting import Connect
+from support.frames import close, frame, text
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED, SUBJECT, exceptions
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
 
@@ -382,8 +382,8 @@ def in_process(program: str, *arguments: str, options: tuple[str, ...] = ("-X", 
 
 PRELUDE = """
 import asyncio, gc, os, sys
-from interop.asyncio_subject import connect
-from interop.asyncio_tools import new_loop
+from support.asyncio_subject import connect
+from support.asyncio_tools import new_loop
 uri, kind, port = sys.argv[1:]
 options = {"io_backend": port} if port else {}
 """

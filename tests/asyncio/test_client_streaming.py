@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled, spin
-from interop.checks import within
-from interop.connecting import Connect
-from interop.faults import DEFLATE
-from interop.frames import CONT, TEXT, binary, deflate, frame, ping, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import cancelled, spin
+from support.checks import within
+from support.connecting import Connect
+from support.faults import DEFLATE
+from support.frames import CONT, TEXT, binary, deflate, frame, ping, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 
 def serve(scripted: Scripted, data: bytes, *headers: str) -> str:

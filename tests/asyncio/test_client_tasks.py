@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, cancelled, eager, spin
-from interop.connecting import Connect
-from interop.frames import close, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run, cancelled, eager, spin
+from support.connecting import Connect
+from support.frames import close, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 since_311 = pytest.mark.skipif(sys.version_info < (3, 11), reason="new in Python 3.11")
 since_312 = pytest.mark.skipif(sys.version_info < (3, 12), reason="new in Python 3.12")

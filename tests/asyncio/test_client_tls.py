@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import cancelled
-from interop.certificates import Certificates
-from interop.checks import within
-from interop.connecting import Connect
-from interop.frames import Close, close, text
-from interop.openssl import forget_errors, leave_error
-from interop.scripted import Scripted, Wire
-from interop.servers import Serving, WebSocketsServer
-from interop.subject import exceptions
-from interop.tls_settings import Settings
+from support.asyncio_tools import cancelled
+from support.certificates import Certificates
+from support.checks import within
+from support.connecting import Connect
+from support.frames import Close, close, text
+from support.openssl import forget_errors, leave_error
+from support.scripted import Scripted, Wire
+from support.servers import Serving, WebSocketsServer
+from support.subject import exceptions
+from support.tls_settings import Settings
 
 # Exceptions of a handshake with a wrong certificate, for every TLS implementation.
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, cancelled, spin
-from interop.certificates import Certificates
-from interop.checks import describe, no_leaks, within
-from interop.connecting import Connect
-from interop.frames import Close, close, text
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
-from interop.tls_settings import Settings
+from support.asyncio_tools import Run, cancelled, spin
+from support.certificates import Certificates
+from support.checks import describe, no_leaks, within
+from support.connecting import Connect
+from support.frames import Close, close, text
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
+from support.tls_settings import Settings
 
 # Exceptions of a handshake with a wrong certificate, for every TLS implementation.
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)

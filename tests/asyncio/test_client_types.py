@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, Setting, one_loop
-from interop.connecting import Connect
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED
+from support.asyncio_tools import Run, Setting, one_loop
+from support.connecting import Connect
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED
 
 METHODS = ["send", "recv", "recv_streaming", "ping", "pong", "close", "wait_closed", "__aiter__", "__aenter__"]
 PROPERTIES = [
@@ -148,7 +148,7 @@ def test_methods_have_signatures_and_docs() -> None:
 
 def test_all_settings_are_run() -> None:
     """Guards the settings of this folder."""
-    from interop import asyncio_tools
+    from support import asyncio_tools
 
     assert {str(setting) for setting in asyncio_tools.SETTINGS} >= (
         {"asyncio-fd", "asyncio-transport"} if IS_WIRESPEED else {"asyncio-transport"}

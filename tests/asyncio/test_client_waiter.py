@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, soon
-from interop.checks import no_leaks
-from interop.connecting import Connect
-from interop.servers import WebSocketsServer
+from support.asyncio_tools import Run, soon
+from support.checks import no_leaks
+from support.connecting import Connect
+from support.servers import WebSocketsServer
 
 pytestmark = pytest.mark.wirespeed_only("it is ours")
 

@@ -20,15 +20,15 @@ from typing import Any
 
 import pytest
 
-from interop import threads
-from interop.asyncio_tools import Run, Setting, spin
-from interop.checks import within
-from interop.connecting import Connect
-from interop.frames import BINARY, CLOSE, TEXT, Frame
-from interop.scripted import Wire
-from interop.servers import WebSocketsServer
-from interop.serving import idle, masked, serve, small_sends
-from interop.subject import IS_WIRESPEED, exceptions
+from support import threads
+from support.asyncio_tools import Run, Setting, spin
+from support.checks import within
+from support.connecting import Connect
+from support.frames import BINARY, CLOSE, TEXT, Frame
+from support.scripted import Wire
+from support.servers import WebSocketsServer
+from support.serving import idle, masked, serve, small_sends
+from support.subject import IS_WIRESPEED, exceptions
 
 pytestmark = [
     pytest.mark.wirespeed_only("it looks at what is ours"),

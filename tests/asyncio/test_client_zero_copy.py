@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, soon
-from interop.connecting import Connect
-from interop.frames import binary, close
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED
+from support.asyncio_tools import Run, soon
+from support.connecting import Connect
+from support.frames import binary, close
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("callbacks are ours")
 

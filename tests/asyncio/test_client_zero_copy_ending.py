@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run
-from interop.connecting import Connect
-from interop.frames import binary, close
-from interop.scripted import accept_key
-from interop.subject import IS_WIRESPEED
-from interop.tls_settings import Settings
+from support.asyncio_tools import Run
+from support.connecting import Connect
+from support.frames import binary, close
+from support.scripted import accept_key
+from support.subject import IS_WIRESPEED
+from support.tls_settings import Settings
 
 pytestmark = pytest.mark.wirespeed_only("callbacks are ours")
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, soon
-from interop.checks import no_leaks
-from interop.connecting import Connect, echo, fails
-from interop.frames import Close, close, text
-from interop.replacing import REPLACEMENTS, replace
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run, soon
+from support.checks import no_leaks
+from support.connecting import Connect, echo, fails
+from support.frames import Close, close, text
+from support.replacing import REPLACEMENTS, replace
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
 
@@ -220,7 +220,7 @@ async def test_host(server: WebSocketsServer, connect: Connect) -> None:
 
 @pytest.mark.wirespeed_only("ours")
 async def test_port_number(server: WebSocketsServer) -> None:
-    from interop.asyncio_subject import connect
+    from support.asyncio_subject import connect
 
     async with connect("ws://example.com/", host="localhost", port=server.port, family=socket.AF_INET) as ws:
         await echo(ws)

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, eager, soon
-from interop.certificates import Certificates
-from interop.checks import no_leaks, open_descriptors, within
-from interop.connecting import Connect, echo
-from interop.proxies import Proxy
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED, exceptions
+from support.asyncio_tools import Run, eager, soon
+from support.certificates import Certificates
+from support.checks import no_leaks, open_descriptors, within
+from support.connecting import Connect, echo
+from support.proxies import Proxy
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED, exceptions
 
 PROXIES = {"http": "http", "https": "https", "socks5": "socks5", "tls-in-tls": "https"}
 ROUTES = ["plain", "name", "context", "native", "redirect", "unix", *PROXIES]

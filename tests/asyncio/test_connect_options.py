@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from interop.asyncio_subject import connect, unix_connect
-from interop.asyncio_tools import Run
-from interop.certificates import Certificates
-from interop.checks import no_leaks
-from interop.connecting import ONE_PORT, echo
-from interop.options import GOOD, HANDSHAKE_HEADERS, WRONG_TYPES, WRONG_VALUES, cases
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_subject import connect, unix_connect
+from support.asyncio_tools import Run
+from support.certificates import Certificates
+from support.checks import no_leaks
+from support.connecting import ONE_PORT, echo
+from support.options import GOOD, HANDSHAKE_HEADERS, WRONG_TYPES, WRONG_VALUES, cases
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("websockets does not check its arguments")
 

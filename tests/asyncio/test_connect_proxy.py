@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run
-from interop.certificates import Certificates
-from interop.checks import no_leaks, within
-from interop.connecting import ONE_PORT, Connect, echo, fails
-from interop.proxies import PASSWORD, USER, Proxy, relay
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run
+from support.certificates import Certificates
+from support.checks import no_leaks, within
+from support.connecting import ONE_PORT, Connect, echo, fails
+from support.proxies import PASSWORD, USER, Proxy, relay
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 SETTINGS = ONE_PORT
 
@@ -124,7 +124,7 @@ def test_socks4a_leaves_the_name_to_the_proxy(
 
 @pytest.mark.wirespeed_only("websockets uses these with an http proxy, too")
 def test_host_and_port_through_a_socks_proxy(server: WebSocketsServer, proxy: Proxies, run: Run) -> None:
-    from interop.asyncio_subject import connect
+    from support.asyncio_subject import connect
 
     through = proxy("socks5")
     options = {"host": "127.0.0.1", "port": server.port, "proxy": through.url("socks5h")}

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run
-from interop.checks import no_leaks, within
-from interop.connecting import Connect, echo, fails
-from interop.scripted import Scripted, Wire
-from interop.servers import Serving, WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run
+from support.checks import no_leaks, within
+from support.connecting import Connect, echo, fails
+from support.scripted import Scripted, Wire
+from support.servers import Serving, WebSocketsServer
+from support.subject import exceptions
 
 BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
 

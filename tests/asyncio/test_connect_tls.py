@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run
-from interop.certificates import Certificates
-from interop.checks import describe, no_leaks
-from interop.connecting import Connect, echo, fails
-from interop.scripted import Scripted
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED, exceptions
+from support.asyncio_tools import Run
+from support.certificates import Certificates
+from support.checks import describe, no_leaks
+from support.connecting import Connect, echo, fails
+from support.scripted import Scripted
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED, exceptions
 
 FAILURES = (ssl.SSLError, ConnectionError, exceptions.InvalidHandshake)
 

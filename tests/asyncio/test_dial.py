@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from interop import asyncio_tools
-from interop.addresses import Resolve, full_listener
-from interop.asyncio_tools import LOOPS, Run, cancelled, soon, spin
-from interop.checks import no_leaks, open_descriptors, within
+from support import asyncio_tools
+from support.addresses import Resolve, full_listener
+from support.asyncio_tools import LOOPS, Run, cancelled, soon, spin
+from support.checks import no_leaks, open_descriptors, within
 from wirespeed._net.addresses import Failures
 from wirespeed.asyncio._opening import dial, dial_address, dial_unix
 from wirespeed.asyncio._sockets import ready

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, new_loop, soon, spin
-from interop.connecting import Connect
-from interop.frames import Close, close
-from interop.load_scaling import load_scaled
-from interop.scripted import Scripted, Wire
+from support.asyncio_tools import Run, new_loop, soon, spin
+from support.connecting import Connect
+from support.frames import Close, close
+from support.load_scaling import load_scaled
+from support.scripted import Scripted, Wire
 
 pytestmark = pytest.mark.wirespeed_only("ours")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, soon
+from support.asyncio_tools import Setting, soon
 from wirespeed import Listener, connect, serve
 from wirespeed._native import LoopState
 from wirespeed.exceptions import ConnectionClosed

@@ -24,8 +24,8 @@ from typing import Any, cast
 
 import pytest
 
-from interop.checks import no_leaks, within
-from interop.selector_oracle import NATIVE_CLASSES
+from support.checks import no_leaks, within
+from support.selector_oracle import NATIVE_CLASSES
 from wirespeed.asyncio import loop as module
 from wirespeed.asyncio.loop import EventLoop, Selector, new_event_loop, run
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.asyncio_tools import one_loop
-from interop.connecting import Connect
-from interop.native import NativeEcho
+from support.asyncio_tools import one_loop
+from support.connecting import Connect
+from support.native import NativeEcho
 
 pytestmark = pytest.mark.wirespeed_only("websockets leaves this to the caller")
 

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.checks import no_leaks
-from interop.native import NativeEcho
-from interop.selector_oracle import OracleSelector
+from support.checks import no_leaks
+from support.native import NativeEcho
+from support.selector_oracle import OracleSelector
 from wirespeed.asyncio.loop import EventLoop, Selector, run
 
 pytestmark = [

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from interop.checks import no_leaks, within
-from interop.selector_oracle import NATIVE_CLASSES
+from support.checks import no_leaks, within
+from support.selector_oracle import NATIVE_CLASSES
 from wirespeed.asyncio.loop import EventLoop, Selector, new_event_loop, run
 
 pytestmark = [

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.checks import no_leaks, within
-from interop.native import NativeEcho
+from support.checks import no_leaks, within
+from support.native import NativeEcho
 from wirespeed.asyncio.loop import EventLoop, Selector, run
 
 pytestmark = [

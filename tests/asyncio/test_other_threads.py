@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from interop.asyncio_tools import Run
-from interop.connecting import Connect
-from interop.native import NativeEcho
-from interop.wake_latency import CONNECTIONS, SIZES, wakes_in_time
+from support.asyncio_tools import Run
+from support.connecting import Connect
+from support.native import NativeEcho
+from support.wake_latency import CONNECTIONS, SIZES, wakes_in_time
 
 pytestmark = [pytest.mark.wirespeed_only("it is about our own reads and writes"), pytest.mark.serial]
 

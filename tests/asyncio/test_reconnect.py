@@ -10,13 +10,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from interop.asyncio_tools import Run
-from interop.checks import no_leaks, within
-from interop.connecting import ONE_PORT, Connect, echo
-from interop.reconnecting import at_once, echo_close, in_turn, refuse
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED, exceptions
+from support.asyncio_tools import Run
+from support.checks import no_leaks, within
+from support.connecting import ONE_PORT, Connect, echo
+from support.reconnecting import at_once, echo_close, in_turn, refuse
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED, exceptions
 
 SETTINGS = ONE_PORT
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, soon
-from interop.checks import no_leaks, within
-from interop.connecting import Connect, echo
-from interop.frames import Close, close, text
-from interop.reconnecting import at_once, close_with, echo_close, in_turn, refuse
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED, exceptions
+from support.asyncio_tools import Run, soon
+from support.checks import no_leaks, within
+from support.connecting import Connect, echo
+from support.frames import Close, close, text
+from support.reconnecting import at_once, close_with, echo_close, in_turn, refuse
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED, exceptions
 
 
 def answer_with(code: int | None) -> Callable[[Wire], None]:
@@ -229,7 +229,7 @@ async def test_exception_in_the_loop(scripted: Scripted, connect: Connect) -> No
 @pytest.mark.wirespeed_only("websockets leaves the connection open, and a warning")
 def test_break_at_the_end_of_the_program(scripted: Scripted, setting: Any, connect: Connect) -> None:
     """The loop ends before the server has answered: the server has got the close frame, and nothing is left."""
-    from interop.asyncio_tools import new_loop
+    from support.asyncio_tools import new_loop
 
     def script(wire: Wire) -> Close | None:
         wire.accept(then=text("hello"))

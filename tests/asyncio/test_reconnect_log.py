@@ -13,14 +13,14 @@ from collections.abc import Callable
 
 import pytest
 
-from interop.asyncio_tools import Run, cancelled, soon
-from interop.certificates import Certificates
-from interop.connecting import ONE_PORT, Connect
-from interop.frames import close
-from interop.reconnecting import at_once, close_with, echo_close, in_turn, refuse
-from interop.scripted import Scripted, Wire
-from interop.subject import IS_WIRESPEED, exceptions
-from interop.tls_settings import Settings
+from support.asyncio_tools import Run, cancelled, soon
+from support.certificates import Certificates
+from support.connecting import ONE_PORT, Connect
+from support.frames import close
+from support.reconnecting import at_once, close_with, echo_close, in_turn, refuse
+from support.scripted import Scripted, Wire
+from support.subject import IS_WIRESPEED, exceptions
+from support.tls_settings import Settings
 
 pytestmark = pytest.mark.wirespeed_only("ours")
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run
-from interop.checks import no_leaks, within
-from interop.connecting import ONE_PORT, Connect, echo
-from interop.frames import close
-from interop.reconnecting import at_once
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import exceptions
+from support.asyncio_tools import Run
+from support.checks import no_leaks, within
+from support.connecting import ONE_PORT, Connect, echo
+from support.frames import close
+from support.reconnecting import at_once
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no such hook")
 

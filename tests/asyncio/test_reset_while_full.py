@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, settled
-from interop.checks import within
-from interop.connecting import Connect
-from interop.frames import frame
-from interop.scripted import Scripted, Wire
-from interop.serving import Raw, serve
-from interop.slow import fill
-from interop.subject import IS_WIRESPEED, exceptions
+from support.asyncio_tools import Setting, settled
+from support.checks import within
+from support.connecting import Connect
+from support.frames import frame
+from support.scripted import Scripted, Wire
+from support.serving import Raw, serve
+from support.slow import fill
+from support.subject import IS_WIRESPEED, exceptions
 
 OPTIONS: dict[str, Any] = {"compression": None, "ping_interval": None, "max_queue": 2, "close_timeout": 20}
 

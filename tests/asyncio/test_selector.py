@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from interop.checks import no_leaks, within
-from interop.selector_oracle import OracleSelector
+from support.checks import no_leaks, within
+from support.selector_oracle import OracleSelector
 from wirespeed.asyncio.loop import Selector
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from interop.selector_oracle import OracleSelector
+from support.selector_oracle import OracleSelector
 from wirespeed.asyncio.loop import Selector
 
 pytestmark = [

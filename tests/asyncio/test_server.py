@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect as websockets_sync_connect
 
-from interop.asyncio_tools import Setting, soon, spin
-from interop.connecting import Connect
-from interop.frames import CONT, PING, PONG, TEXT, Close, Frame, close
-from interop.serving import LOGGER, Raw, dial, echo, idle, logged, masked, request, serve, unnamed, uri
-from interop.subject import exceptions
+from support.asyncio_tools import Setting, soon, spin
+from support.connecting import Connect
+from support.frames import CONT, PING, PONG, TEXT, Close, Frame, close
+from support.serving import LOGGER, Raw, dial, echo, idle, logged, masked, request, serve, unnamed, uri
+from support.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

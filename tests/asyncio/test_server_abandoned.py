@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from interop.asyncio_tools import Setting
+from support.asyncio_tools import Setting
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
@@ -16,7 +16,7 @@ PROGRAM = """
 import asyncio, gc, os, sys
 sys.path.insert(0, sys.argv[1])
 import wirespeed
-from interop.asyncio_tools import new_loop
+from support.asyncio_tools import new_loop
 
 port, how = sys.argv[3:]
 kept = []

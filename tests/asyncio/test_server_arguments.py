@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from interop.asyncio_tools import SETTINGS as ALL
-from interop.asyncio_tools import Setting
-from interop.certificates import Certificates
-from interop.serving import Raw, echo, idle
-from interop.serving import serve as start
-from interop.subject import IS_WIRESPEED
+from support.asyncio_tools import SETTINGS as ALL
+from support.asyncio_tools import Setting
+from support.certificates import Certificates
+from support.serving import Raw, echo, idle
+from support.serving import serve as start
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

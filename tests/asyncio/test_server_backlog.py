@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, new_loop
-from interop.checks import no_leaks
-from interop.serving import Raw, echo, idle, request, serve
+from support.asyncio_tools import Setting, new_loop
+from support.checks import no_leaks
+from support.serving import Raw, echo, idle, request, serve
 
 pytestmark = [
     pytest.mark.wirespeed_only("the server is ours"),

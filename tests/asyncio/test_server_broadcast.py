@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
-from interop.asyncio_tools import Setting, soon
-from interop.connecting import Connect
-from interop.frames import BINARY, PING, TEXT, Close, Frame
-from interop.serving import Raw, dial, echo, idle, logged, masked, serve, uri
-from interop.subject import IS_WIRESPEED
+from support.asyncio_tools import Setting, soon
+from support.connecting import Connect
+from support.frames import BINARY, PING, TEXT, Close, Frame
+from support.serving import Raw, dial, echo, idle, logged, masked, serve, uri
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("broadcast is ours")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, soon
-from interop.checks import within
-from interop.frames import Close
-from interop.serving import LOGGER, Raw, idle, logged, serve, small_sends, unnamed
-from interop.subject import IS_WIRESPEED
+from support.asyncio_tools import Setting, soon
+from support.checks import within
+from support.frames import Close
+from support.serving import LOGGER, Raw, idle, logged, serve, small_sends, unnamed
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("broadcast is ours")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting
-from interop.frames import TEXT, Close
-from interop.serving import ONE_OF_EACH_PORT, Raw, masked, serve
+from support.asyncio_tools import Setting
+from support.frames import TEXT, Close
+from support.serving import ONE_OF_EACH_PORT, Raw, masked, serve
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

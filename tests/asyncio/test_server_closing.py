@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from interop import serving
-from interop.asyncio_tools import Run, Setting, cancelled, soon, spin
-from interop.checks import within
-from interop.connecting import Connect
-from interop.frames import CLOSE, TEXT, Close, Frame, close
-from interop.serving import LOGGER, Raw, dial, echo, idle, logged, masked, serve, unnamed, uri
-from interop.subject import exceptions
+from support import serving
+from support.asyncio_tools import Run, Setting, cancelled, soon, spin
+from support.checks import within
+from support.connecting import Connect
+from support.frames import CLOSE, TEXT, Close, Frame, close
+from support.serving import LOGGER, Raw, dial, echo, idle, logged, masked, serve, unnamed, uri
+from support.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

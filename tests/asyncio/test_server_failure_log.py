@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, soon
-from interop.serving import LOGGER, ONE_OF_EACH_PORT, Raw, idle, logged, request, serve
-from interop.subject import IS_WIRESPEED
+from support.asyncio_tools import Setting, soon
+from support.serving import LOGGER, ONE_OF_EACH_PORT, Raw, idle, logged, request, serve
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

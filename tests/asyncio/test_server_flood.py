@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, soon
-from interop.certificates import Certificates
-from interop.checks import alive, no_leaks, within, without_collecting
-from interop.flood import Flood, flood, raise_descriptors
-from interop.frames import TEXT, Close
-from interop.serving import LOGGER, Raw, echo, idle, logged, masked, request, serve
-from interop.subject import IS_WIRESPEED
+from support.asyncio_tools import Setting, soon
+from support.certificates import Certificates
+from support.checks import alive, no_leaks, within, without_collecting
+from support.flood import Flood, flood, raise_descriptors
+from support.frames import TEXT, Close
+from support.serving import LOGGER, Raw, echo, idle, logged, masked, request, serve
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

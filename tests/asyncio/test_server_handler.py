@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from interop import serving
-from interop.asyncio_tools import Run, Setting, eager, one_loop, soon
-from interop.checks import within
-from interop.connecting import Connect
-from interop.frames import CLOSE, Close
-from interop.serving import LOGGER, Raw, echo, idle, logged, masked, serve, uri
-from interop.subject import IS_WIRESPEED
+from support import serving
+from support.asyncio_tools import Run, Setting, eager, one_loop, soon
+from support.checks import within
+from support.connecting import Connect
+from support.frames import CLOSE, Close
+from support.serving import LOGGER, Raw, echo, idle, logged, masked, serve, uri
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

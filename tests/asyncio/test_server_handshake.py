@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from interop import serving
-from interop.asyncio_tools import Run, Setting, soon, spin
-from interop.certificates import Certificates
-from interop.checks import no_leaks, within
-from interop.connecting import Connect
-from interop.frames import TEXT, Frame
-from interop.load_scaling import load_scaled
-from interop.serving import LOGGER, Raw, idle, logged, masked, serve, uri
-from interop.subject import IS_WIRESPEED
+from support import serving
+from support.asyncio_tools import Run, Setting, soon, spin
+from support.certificates import Certificates
+from support.checks import no_leaks, within
+from support.connecting import Connect
+from support.frames import TEXT, Frame
+from support.load_scaling import load_scaled
+from support.serving import LOGGER, Raw, idle, logged, masked, serve, uri
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from interop import serving
-from interop.asyncio_tools import Run, Setting, soon
-from interop.certificates import Certificates
-from interop.checks import no_leaks, within
-from interop.frames import TEXT, Frame
-from interop.serving import LOGGER, ONE_OF_EACH_PORT, Raw, Reply, idle, logged, masked, serve, uri
-from interop.subject import IS_WIRESPEED
-from interop.tls_settings import Settings
+from support import serving
+from support.asyncio_tools import Run, Setting, soon
+from support.certificates import Certificates
+from support.checks import no_leaks, within
+from support.frames import TEXT, Frame
+from support.serving import LOGGER, ONE_OF_EACH_PORT, Raw, Reply, idle, logged, masked, serve, uri
+from support.subject import IS_WIRESPEED
+from support.tls_settings import Settings
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

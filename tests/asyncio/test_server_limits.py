@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, settled, soon
-from interop.checks import within
-from interop.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, Close, close, deflate
-from interop.load_scaling import load_scaled
-from interop.serving import Raw, echo, idle, logged, masked, serve, small_sends
-from interop.subject import exceptions
+from support.asyncio_tools import Setting, settled, soon
+from support.checks import within
+from support.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, Close, close, deflate
+from support.load_scaling import load_scaled
+from support.serving import Raw, echo, idle, logged, masked, serve, small_sends
+from support.subject import exceptions
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from interop import serving
-from interop.asyncio_tools import Setting, soon, spin
-from interop.checks import within
-from interop.connecting import Connect
-from interop.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close
-from interop.serving import LOGGER, Raw, dial, logged, masked, serve, uri
-from interop.subject import IS_WIRESPEED
+from support import serving
+from support.asyncio_tools import Setting, soon, spin
+from support.checks import within
+from support.connecting import Connect
+from support.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close
+from support.serving import LOGGER, Raw, dial, logged, masked, serve, uri
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("callbacks are ours")
 

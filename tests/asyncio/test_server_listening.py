@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from interop.addresses import Resolve
-from interop.asyncio_tools import Setting, one_loop, soon
-from interop.connecting import Connect
-from interop.frames import TEXT, Frame
-from interop.serving import Raw, echo, idle, masked, serve, uri
-from interop.subject import IS_WIRESPEED
+from support.addresses import Resolve
+from support.asyncio_tools import Setting, one_loop, soon
+from support.connecting import Connect
+from support.frames import TEXT, Frame
+from support.serving import Raw, echo, idle, masked, serve, uri
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from interop import serving
-from interop.asyncio_tools import Setting, soon
-from interop.checks import within
-from interop.connecting import Connect
-from interop.frames import TEXT, Close, Frame, deflate
-from interop.serving import LOGGER, ONE_OF_EACH_PORT, Raw, dial, echo, idle, logged, masked, serve, uri
-from interop.subject import IS_WIRESPEED, exceptions
+from support import serving
+from support.asyncio_tools import Setting, soon
+from support.checks import within
+from support.connecting import Connect
+from support.frames import TEXT, Close, Frame, deflate
+from support.serving import LOGGER, ONE_OF_EACH_PORT, Raw, dial, echo, idle, logged, masked, serve, uri
+from support.subject import IS_WIRESPEED, exceptions
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

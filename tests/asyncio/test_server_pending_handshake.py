@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, Setting
-from interop.checks import no_leaks, within
-from interop.frames import TEXT, Close
-from interop.load_scaling import load_scaled
-from interop.serving import LOGGER, Raw, echo, logged, masked, request, serve, unnamed
-from interop.subject import IS_WIRESPEED
+from support.asyncio_tools import Run, Setting
+from support.checks import no_leaks, within
+from support.frames import TEXT, Close
+from support.load_scaling import load_scaled
+from support.serving import LOGGER, Raw, echo, logged, masked, request, serve, unnamed
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

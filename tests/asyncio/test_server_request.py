@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 from websockets.exceptions import InvalidStatus as WebsocketsInvalidStatus
 
-from interop.asyncio_tools import Setting, soon
-from interop.connecting import Connect
-from interop.frames import TEXT, Close, Frame
-from interop.serving import (
+from support.asyncio_tools import Setting, soon
+from support.connecting import Connect
+from support.frames import TEXT, Close, Frame
+from support.serving import (
     LOGGER,
     ONE_OF_EACH_PORT,
     Raw,
@@ -29,7 +29,7 @@ from interop.serving import (
     unnamed,
     uri,
 )
-from interop.subject import IS_WIRESPEED, exceptions
+from support.subject import IS_WIRESPEED, exceptions
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.serving import logged
+from support.serving import logged
 
 
 def change(connection: Any, request: Any) -> None:

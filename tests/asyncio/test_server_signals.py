@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
-from interop.asyncio_tools import SETTINGS as ALL
-from interop.asyncio_tools import Setting, new_loop
-from interop.checks import within
-from interop.children import Child
-from interop.frames import Close
-from interop.serving import Raw
-from interop.subject import IS_WIRESPEED
+from support.asyncio_tools import SETTINGS as ALL
+from support.asyncio_tools import Setting, new_loop
+from support.checks import within
+from support.children import Child
+from support.frames import Close
+from support.serving import Raw
+from support.subject import IS_WIRESPEED
 
 pytestmark = [
     pytest.mark.wirespeed_only("the server is ours"),
@@ -36,7 +36,7 @@ PROGRAM = """
 import asyncio, signal, sys
 sys.path.insert(0, sys.argv[1])
 import wirespeed
-from interop.asyncio_tools import new_loop
+from support.asyncio_tools import new_loop
 
 async def handler(ws):
     try:

@@ -12,14 +12,14 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from interop.asyncio_tools import Setting, soon
-from interop.certificates import Certificates
-from interop.checks import within
-from interop.connecting import Connect
-from interop.frames import CLOSE, TEXT, close
-from interop.serving import dial, echo, idle, logged, masked, request, serve, uri
-from interop.subject import IS_WIRESPEED, exceptions
-from interop.tls_settings import Settings
+from support.asyncio_tools import Setting, soon
+from support.certificates import Certificates
+from support.checks import within
+from support.connecting import Connect
+from support.frames import CLOSE, TEXT, close
+from support.serving import dial, echo, idle, logged, masked, request, serve, uri
+from support.subject import IS_WIRESPEED, exceptions
+from support.tls_settings import Settings
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Setting, one_loop
-from interop.certificates import Certificates
-from interop.connecting import Connect
-from interop.frames import TEXT, Close, Frame
-from interop.serving import LOGGER, Raw, echo, logged, masked, request
-from interop.subject import IS_WIRESPEED
+from support.asyncio_tools import Setting, one_loop
+from support.certificates import Certificates
+from support.connecting import Connect
+from support.frames import TEXT, Close, Frame
+from support.serving import LOGGER, Raw, echo, logged, masked, request
+from support.subject import IS_WIRESPEED
 
 pytestmark = [
     pytest.mark.wirespeed_only("the server is ours"),

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from interop import serving
-from interop.asyncio_tools import Setting, cancelled, eager, soon, spin
-from interop.checks import within
-from interop.serving import Raw, dial, echo, idle, logged, serve, uri
+from support import serving
+from support.asyncio_tools import Setting, cancelled, eager, soon, spin
+from support.checks import within
+from support.serving import Raw, dial, echo, idle, logged, serve, uri
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from interop.asyncio_tools import new_loop
+from support.asyncio_tools import new_loop
 from wirespeed.asyncio._tasks import start_task
 
 pytestmark = pytest.mark.wirespeed_only("the tasks are ours")

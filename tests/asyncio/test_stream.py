@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from interop import asyncio_tools
-from interop.asyncio_tools import Setting, cancelled, spin
-from interop.frames import BINARY, CONT, PONG, Close, Frame, binary, close, frame, ping, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
+from support import asyncio_tools
+from support.asyncio_tools import Setting, cancelled, spin
+from support.frames import BINARY, CONT, PONG, Close, Frame, binary, close, frame, ping, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
 from wirespeed import ConnectionClosedOK, StreamReader, open_stream
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no streams")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, Setting, cancelled, spin
-from interop.checks import as_close, within
-from interop.frames import BINARY, Close, Frame, binary, close
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
+from support.asyncio_tools import Run, Setting, cancelled, spin
+from support.checks import as_close, within
+from support.frames import BINARY, Close, Frame, binary, close
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
 from wirespeed import ConnectionClosedError, ProtocolError, StreamClosedError, open_stream
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no streams")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from interop.asyncio_tools import Run, Setting, cancelled, spin
-from interop.checks import within
-from interop.frames import binary, close
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
+from support.asyncio_tools import Run, Setting, cancelled, spin
+from support.checks import within
+from support.frames import binary, close
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
 from wirespeed import StreamClosedError, open_stream
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no streams")

@@ -17,11 +17,11 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from interop.asyncio_tools import Run, Setting, cancelled, settled, soon, spin
-from interop.checks import within
-from interop.frames import binary, close
-from interop.scripted import Disconnected, Scripted, Wire
-from interop.servers import WebSocketsServer
+from support.asyncio_tools import Run, Setting, cancelled, settled, soon, spin
+from support.checks import within
+from support.frames import binary, close
+from support.scripted import Disconnected, Scripted, Wire
+from support.servers import WebSocketsServer
 from wirespeed import StreamClosedError, open_stream
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no streams")

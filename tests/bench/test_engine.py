@@ -23,7 +23,7 @@ from serving import nodes
 from serving.load import GENERATOR, Load, require_descriptors
 from serving.process import ChildError, certificate
 
-from interop.brokers import find
+from support.brokers import find
 
 pytestmark = pytest.mark.skipif(
     not GENERATOR.exists() or importlib.util.find_spec("wirespeed") is None,

@@ -14,7 +14,7 @@ from harness import instructions
 from harness.errors import UsageError
 from harness.places import BENCH, ROOT
 
-from interop.native import find_binary
+from support.native import find_binary
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,12 @@ from harness.places import BENCH
 from harness.scenario import PeerName
 from models.content import ContentError, File, Sink
 
-from interop.children import Child
-from interop.samples import sample
+from support.children import Child
+from support.samples import sample
 
 pytest.importorskip("websockets")
 
-LIAR = Path(__file__).resolve().parents[1] / "interop" / "lying_server.py"
+LIAR = Path(__file__).resolve().parents[1] / "support" / "lying_server.py"
 
 AWAIT = ("wirespeed:await@run", "websockets:await@asyncio")
 CALLBACKS = ("wirespeed:callbacks@asyncio",)

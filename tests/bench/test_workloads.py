@@ -20,8 +20,8 @@ from harness.places import ROOT
 from harness.record import read
 from harness.scenario import Job, PeerName, load, names
 
-from interop.native import find_binary
-from interop.samples import sample
+from support.native import find_binary
+from support.samples import sample
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.certificates import Certificates
-from interop.command import call, result
-from interop.frames import BINARY, TEXT, Close, Frame, binary, close, frame, ping, text
-from interop.proxies import Proxy
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.terminal import environment
+from support.certificates import Certificates
+from support.command import call, result
+from support.frames import BINARY, TEXT, Close, Frame, binary, close, frame, ping, text
+from support.proxies import Proxy
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.terminal import environment
 from wirespeed.cli import main
 
 if sys.version_info >= (3, 11):

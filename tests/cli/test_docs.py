@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from interop.serve_command import Serving
-from interop.terminal import environment
+from support.serve_command import Serving
+from support.terminal import environment
 from wirespeed.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"

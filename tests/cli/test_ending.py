@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from interop.checks import within
-from interop.command import COMMAND, call, redirected, result, running
-from interop.frames import PONG, Close, Frame, close, ping, text
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.terminal import environment
+from support.checks import within
+from support.command import COMMAND, call, redirected, result, running
+from support.frames import PONG, Close, Frame, close, ping, text
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.terminal import environment
 
 pytestmark = pytest.mark.wirespeed_only("the command line is ours")
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.certificates import Certificates
-from interop.children import Child
-from interop.serve_command import START
+from support.certificates import Certificates
+from support.children import Child
+from support.serve_command import START
 from wirespeed.cli import main
 from wirespeed.sync import connect
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from interop.serving import LOGGER, logged
-from interop.subject import IS_WIRESPEED
+from support.serving import LOGGER, logged
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("the command is ours")
 

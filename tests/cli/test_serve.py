@@ -18,8 +18,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from websockets.sync.client import connect, unix_connect
 from websockets.typing import Subprotocol
 
-from interop.certificates import Certificates
-from interop.serve_command import Serving
+from support.certificates import Certificates
+from support.serve_command import Serving
 from wirespeed.cli import main
 from wirespeed.sync import connect as wirespeed_connect
 from wirespeed.tls import TLS

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from interop.frames import TEXT, Close, Frame, binary, close, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.terminal import CTRL_C, CTRL_D, ENTER, UP, Terminal
+from support.frames import TEXT, Close, Frame, binary, close, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.terminal import CTRL_C, CTRL_D, ENTER, UP, Terminal
 
 pytestmark = [
     pytest.mark.wirespeed_only("the command line is ours"),

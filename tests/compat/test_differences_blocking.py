@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.frames import CLOSE, PING, PONG, Close, close, ping, text
-from interop.scripted import Disconnected, Scripted, Wire
+from support.certificates import Certificates
+from support.frames import CLOSE, PING, PONG, Close, close, ping, text
+from support.scripted import Disconnected, Scripted, Wire
 
 pytest.importorskip("websockets", minversion="17")
 

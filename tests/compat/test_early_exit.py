@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("websockets", minversion="17")
 
-from interop.frames import CLOSE, Close, close
-from interop.scripted import Disconnected, ScriptedServer, Wire
+from support.frames import CLOSE, Close, close
+from support.scripted import Disconnected, ScriptedServer, Wire
 
 SIZE = 50_000
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from interop.frames import CLOSE, PING, Close, frame
-from interop.pace import ENOUGH, check_pace, pace, time_pings
-from interop.scripted import Scripted, Wire
-from interop.serving import MASK, request
+from support.frames import CLOSE, PING, Close, frame
+from support.pace import ENOUGH, check_pace, pace, time_pings
+from support.scripted import Scripted, Wire
+from support.serving import MASK, request
 
 pytest.importorskip("websockets", minversion="17")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from interop.certificates import Certificates
+from support.certificates import Certificates
 from wirespeed import TLS
 from wirespeed.compat import websockets
 from wirespeed.compat.websockets._views import TransportView, socket_view, ssl_object

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from interop.checks import within
-from interop.frames import CLOSE, PING, PONG, close, frame, text
-from interop.scripted import Disconnected, Scripted
-from interop.subject import IS_WIRESPEED
+from support.checks import within
+from support.frames import CLOSE, PING, PONG, close, frame, text
+from support.scripted import Disconnected, Scripted
+from support.subject import IS_WIRESPEED
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 

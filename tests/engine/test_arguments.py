@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.certificates import Certificates
+from support.certificates import Certificates
 from wirespeed.engine import JWT, Connected, Disconnected, Engine, Event
 from wirespeed.sync import ClientConnection, connect
 

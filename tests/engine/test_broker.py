@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from interop import broker_fixtures
-from interop.broker_fixtures import Broker, Server
-from interop.brokers import Nats, Redis, broker, wait_for
-from interop.load_scaling import load_scaled
-from interop.nodes import Node, receive, silent
+from support import broker_fixtures
+from support.broker_fixtures import Broker, Server
+from support.brokers import Nats, Redis, broker, wait_for
+from support.load_scaling import load_scaled
+from support.nodes import Node, receive, silent
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 

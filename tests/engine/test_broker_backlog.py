@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from interop.brokers import Memory, broker, wait_for
-from interop.nodes import Node
+from support.brokers import Memory, broker, wait_for
+from support.nodes import Node
 
 from .test_slow_readers import dial
 

@@ -19,8 +19,8 @@ import pytest
 import trustme
 
 import wirespeed
-from interop.brokers import Nats, Redis, broker, find, free_port, wait_for
-from interop.nodes import Node, receive, silent
+from support.brokers import Nats, Redis, broker, find, free_port, wait_for
+from support.nodes import Node, receive, silent
 from wirespeed.engine import BrokerEvent, Engine, Published, Publisher
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import trustme
 
-from interop.brokers import Redis, free_port, wait_for
-from interop.nodes import Node
+from support.brokers import Redis, free_port, wait_for
+from support.nodes import Node
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")
 

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from engine.tools import dial
-from interop.load_scaling import load_scaled
+from support.load_scaling import load_scaled
 from wirespeed.engine import Disconnected, Engine
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")

@@ -13,7 +13,7 @@ import pytest
 
 import wirespeed
 from engine.tools import dial, running, take, uri
-from interop.load_scaling import load_scaled
+from support.load_scaling import load_scaled
 from wirespeed.engine import Disconnected, Engine, Message, Session
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")

@@ -23,7 +23,7 @@ import pytest
 
 import wirespeed
 from engine.tools import dial, running, uri
-from interop.brokers import wait_for
+from support.brokers import wait_for
 from wirespeed.engine import BrokerEvent, Engine, Session
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")

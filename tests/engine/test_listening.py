@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from engine.callers import next_session
-from interop.brokers import Redis
+from support.brokers import Redis
 from wirespeed.engine import Engine
 from wirespeed.sync import connect, unix_connect
 

@@ -16,7 +16,7 @@ from engine.liveness.campaign import EngineLiveness, resident
 from engine.liveness.oracle import judge
 from engine.liveness.plan import Plan, draw
 from engine.liveness.record import Call, Record, Seen, make, read
-from interop.samples import sample
+from support.samples import sample
 
 SECONDS = float(os.environ.get("WIRESPEED_LIVENESS_ENGINE_SECONDS", "20"))
 FIRST = int(os.environ.get("WIRESPEED_LIVENESS_SEED", "1"))

@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.certificates import Certificates
-from interop.load_scaling import load_scaled
+from support.certificates import Certificates
+from support.load_scaling import load_scaled
 from wirespeed.engine import Drained, Engine
 from wirespeed.sync import ClientConnection, connect
 

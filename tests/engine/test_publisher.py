@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from interop import broker_fixtures
-from interop.broker_fixtures import Broker, Server
-from interop.brokers import free_port, wait_for
-from interop.nodes import Node, receive
+from support import broker_fixtures
+from support.broker_fixtures import Broker, Server
+from support.brokers import free_port, wait_for
+from support.nodes import Node, receive
 from wirespeed.engine import Publisher
 
 pytestmark = pytest.mark.wirespeed_only("websockets has no engine")

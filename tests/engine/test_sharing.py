@@ -17,7 +17,7 @@ import pytest
 
 import wirespeed
 from engine.tools import dial, take, uri
-from interop.load_scaling import load_scaled
+from support.load_scaling import load_scaled
 from wirespeed.engine import Connected, Disconnected, Engine, Message, Session
 from wirespeed.sync import ClientConnection
 

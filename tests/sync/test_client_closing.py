@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from interop.checks import as_close, no_leaks, within
-from interop.frames import BINARY, CONT, PONG, TEXT, Close, Frame, close, frame, ping, text
-from interop.scripted import Disconnected, Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import connect, exceptions
+from support.checks import as_close, no_leaks, within
+from support.frames import BINARY, CONT, PONG, TEXT, Close, Frame, close, frame, ping, text
+from support.scripted import Disconnected, Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import connect, exceptions
 
 
 def reply_to_close(wire: Wire) -> tuple[list[Frame], Close | None]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from interop.checks import as_close, within
-from interop.frames import BINARY, TEXT, Close, Frame, binary, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import connect, exceptions
+from support.checks import as_close, within
+from support.frames import BINARY, TEXT, Close, Frame, binary, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import connect, exceptions
 
 pytestmark = pytest.mark.wirespeed_only("ours")
 msgspec = pytest.importorskip("msgspec")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from interop.faults import DEFLATE
-from interop.frames import CONT, TEXT, Frame
-from interop.scripted import Scripted, Wire
-from interop.servers import Serving, WebSocketsServer
-from interop.subject import connect, exceptions
+from support.faults import DEFLATE
+from support.frames import CONT, TEXT, Frame
+from support.scripted import Scripted, Wire
+from support.servers import Serving, WebSocketsServer
+from support.subject import connect, exceptions
 
 # Compresses well, in more than one block and beyond every window.
 LONG = "".join(f"{number}: the quick brown fox jumps over the lazy dog\n" for number in range(5000))

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.checks import describe, no_leaks, within
-from interop.frames import text
-from interop.replacing import REPLACEMENTS, replace
-from interop.scripted import Scripted, Wire
-from interop.servers import SUBPROTOCOLS, Serving, WebSocketsServer
-from interop.subject import SUBJECT, connect, exceptions, unix_connect
+from support.certificates import Certificates
+from support.checks import describe, no_leaks, within
+from support.frames import text
+from support.replacing import REPLACEMENTS, replace
+from support.scripted import Scripted, Wire
+from support.servers import SUBPROTOCOLS, Serving, WebSocketsServer
+from support.subject import SUBJECT, connect, exceptions, unix_connect
 
 BASIC = "Basic " + base64.b64encode(b"hello:iloveyou:)").decode()
 

@@ -1,4 +1,4 @@
-"""A server that misbehaves in each way of the tables of ``interop.faults``."""
+"""A server that misbehaves in each way of the tables of ``support.faults``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from interop.checks import as_close, describe, exception_types, no_leaks, within
-from interop.faults import (
+from support.checks import as_close, describe, exception_types, no_leaks, within
+from support.faults import (
     FRAME_FAULTS,
     GREETING,
     HANDSHAKE_FAULTS,
@@ -20,9 +20,9 @@ from interop.faults import (
     HandshakeOddity,
     Oddity,
 )
-from interop.frames import PONG, Close, Frame, close, text
-from interop.scripted import Scripted, ScriptedServer, Wire, accept_key
-from interop.subject import IS_WIRESPEED, connect, exceptions
+from support.frames import PONG, Close, Frame, close, text
+from support.scripted import Scripted, ScriptedServer, Wire, accept_key
+from support.subject import IS_WIRESPEED, connect, exceptions
 
 
 def rows(table: list[Any]) -> list[Any]:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from interop.checks import as_close, pong_arrives, within
-from interop.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
-from interop.load_scaling import load_scaled
-from interop.pace import ENOUGH, check_pace, pace
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.slow import read_slowly, send_slowly
-from interop.subject import connect, exceptions
+from support.checks import as_close, pong_arrives, within
+from support.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, Frame, close, frame, ping, pong, text
+from support.load_scaling import load_scaled
+from support.pace import ENOUGH, check_pace, pace
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.slow import read_slowly, send_slowly
+from support.subject import connect, exceptions
 
 
 def answering(wire: Wire) -> list[Frame]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from interop.checks import describe, within
-from interop.faults import DEFLATE
-from interop.frames import BINARY, CONT, binary, deflate, frame, text
-from interop.scripted import DEADLINE, Disconnected, Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import connect, exceptions
+from support.checks import describe, within
+from support.faults import DEFLATE
+from support.frames import BINARY, CONT, binary, deflate, frame, text
+from support.scripted import DEADLINE, Disconnected, Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import connect, exceptions
 
 
 @pytest.mark.parametrize("max_size", [1, 125, 126, 1000, 65_535, 65_536, 1 << 20])

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.servers import WebSocketsServer
-from interop.subject import connect
+from support.certificates import Certificates
+from support.servers import WebSocketsServer
+from support.subject import connect
 
 pytestmark = pytest.mark.wirespeed_only("it looks at what is ours")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from interop.checks import as_close, within
-from interop.frames import Close
-from interop.native import NativeEcho
-from interop.subject import IS_WIRESPEED, connect, exceptions
+from support.checks import as_close, within
+from support.frames import Close
+from support.native import NativeEcho
+from support.subject import IS_WIRESPEED, connect, exceptions
 
 
 @pytest.fixture(params=["ws", "wss"])

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from interop.checks import no_leaks
-from interop.options import GOOD, HANDSHAKE_HEADERS, WRONG_TYPES, WRONG_VALUES, cases
-from interop.servers import WebSocketsServer
-from interop.subject import connect, unix_connect
+from support.checks import no_leaks
+from support.options import GOOD, HANDSHAKE_HEADERS, WRONG_TYPES, WRONG_VALUES, cases
+from support.servers import WebSocketsServer
+from support.subject import connect, unix_connect
 
 pytestmark = pytest.mark.wirespeed_only("websockets does not check its arguments")
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.checks import no_leaks, within
-from interop.proxies import PASSWORD, USER, Proxy, relay
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import connect, exceptions
+from support.certificates import Certificates
+from support.checks import no_leaks, within
+from support.proxies import PASSWORD, USER, Proxy, relay
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import connect, exceptions
 
 Proxies = Callable[..., Proxy]
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from interop.checks import no_leaks, open_descriptors
-from interop.frames import Close, close, frame, text
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import SUBJECT, connect, exceptions
+from support.checks import no_leaks, open_descriptors
+from support.frames import Close, close, frame, text
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import SUBJECT, connect, exceptions
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors are counted in /proc")
 
@@ -175,7 +175,7 @@ def test_no_warning_in_development_mode(server: WebSocketsServer) -> None:
     output = run(
         """
         import sys
-        from interop.subject import connect
+        from support.subject import connect
         with connect(sys.argv[1]) as ws:
             ws.send("hello")
             print(ws.recv(timeout=5))
@@ -191,7 +191,7 @@ def test_fork(server: WebSocketsServer) -> None:
     output = run(
         """
         import gc, os, sys
-        from interop.subject import connect
+        from support.subject import connect
         ws = connect(sys.argv[1])
         ws.send("before"); print(ws.recv(timeout=5), flush=True)
         child = os.fork()
@@ -223,7 +223,7 @@ def test_masking_keys_differ_after_fork() -> None:
         run(
             """
             import os, sys
-            from interop.subject import connect
+            from support.subject import connect
             warm = connect(sys.argv[1], compression=None); warm.send("x"); warm.abort()
             child = os.fork()
             ws = connect(sys.argv[1], compression=None); ws.send("x"); ws.abort()
@@ -240,7 +240,7 @@ def test_masking_keys_differ_after_fork() -> None:
 def test_exit_with_an_open_connection(server: WebSocketsServer) -> None:
     """The interpreter ends immediately and quietly without a close."""
     program = (
-        "import sys; from interop.subject import connect; ws = connect(sys.argv[1]); ws.send('x'); print(ws.recv(5))"
+        "import sys; from support.subject import connect; ws = connect(sys.argv[1]); ws.send('x'); print(ws.recv(5))"
     )
     environment = {
         **os.environ,

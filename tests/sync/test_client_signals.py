@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from interop.checks import within
-from interop.frames import BINARY, TEXT, Close, Frame, close, text
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import SUBJECT, connect, exceptions
+from support.checks import within
+from support.frames import BINARY, TEXT, Close, Frame, close, text
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import SUBJECT, connect, exceptions
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
 
@@ -176,7 +176,7 @@ def test_keyboard_interrupt(server: WebSocketsServer) -> None:
 def test_control_c_ends_a_program(server: WebSocketsServer) -> None:
     """A whole program, blocked forever, ended as by a terminal."""
     program = (
-        "from interop.subject import connect\n"
+        "from support.subject import connect\n"
         f"with connect({server.uri!r}) as ws:\n"
         "    ws.send('x'); ws.recv()\n"
         "    print('ready', flush=True)\n"

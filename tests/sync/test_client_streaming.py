@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from interop.checks import within
-from interop.faults import DEFLATE
-from interop.frames import CONT, TEXT, binary, deflate, frame, ping, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import connect, exceptions
+from support.checks import within
+from support.faults import DEFLATE
+from support.frames import CONT, TEXT, binary, deflate, frame, ping, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import connect, exceptions
 
 
 def joined(pieces: Iterable[Any]) -> str:

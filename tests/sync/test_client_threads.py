@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from interop.checks import pong_arrives, within
-from interop.frames import Close, Frame, binary, close, text
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import connect, exceptions
-from interop.threads import wait_until
+from support.checks import pong_arrives, within
+from support.frames import Close, Frame, binary, close, text
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import connect, exceptions
+from support.threads import wait_until
 
 
 class Threads:

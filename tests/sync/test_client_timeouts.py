@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from interop.checks import within
-from interop.faults import DEFLATE
-from interop.frames import CONT, PONG, binary, deflate, frame, ping, text
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import connect, exceptions
+from support.checks import within
+from support.faults import DEFLATE
+from support.frames import CONT, PONG, binary, deflate, frame, ping, text
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import WebSocketsServer
+from support.subject import connect, exceptions
 
 
 @pytest.mark.parametrize("timeout", [0.05, 0.2, 0.5])

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.checks import describe, no_leaks, within
-from interop.frames import Close, close, text
-from interop.openssl import forget_errors, leave_error
-from interop.scripted import Scripted, ScriptedServer, Wire
-from interop.servers import Serving, WebSocketsServer
-from interop.subject import IS_WIRESPEED, connect, exceptions, unix_connect
-from interop.tls_settings import Settings
+from support.certificates import Certificates
+from support.checks import describe, no_leaks, within
+from support.frames import Close, close, text
+from support.openssl import forget_errors, leave_error
+from support.scripted import Scripted, ScriptedServer, Wire
+from support.servers import Serving, WebSocketsServer
+from support.subject import IS_WIRESPEED, connect, exceptions, unix_connect
+from support.tls_settings import Settings
 
 # Exceptions of a handshake with a wrong certificate, for every TLS implementation.
 TLS_ERRORS = (ssl.SSLError, exceptions.InvalidHandshake)

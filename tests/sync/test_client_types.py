@@ -7,8 +7,8 @@ import inspect
 
 import pytest
 
-from interop.servers import WebSocketsServer
-from interop.subject import connect, exceptions
+from support.servers import WebSocketsServer
+from support.subject import connect, exceptions
 
 METHODS = ["send", "recv", "recv_streaming", "ping", "pong", "close", "__iter__", "__enter__", "__exit__"]
 PROPERTIES = [

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from interop.frames import close
-from interop.scripted import Scripted, Wire
-from interop.servers import WebSocketsServer
-from interop.subject import IS_WIRESPEED, connect
+from support.frames import close
+from support.scripted import Scripted, Wire
+from support.servers import WebSocketsServer
+from support.subject import IS_WIRESPEED, connect
 
 pytestmark = pytest.mark.wirespeed_only("websockets waits in threads of its own")
 

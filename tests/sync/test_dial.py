@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from interop.addresses import Resolve, full_listener
-from interop.checks import no_leaks, within
+from support.addresses import Resolve, full_listener
+from support.checks import no_leaks, within
 from wirespeed.sync._dial import dial, dial_address, dial_unix
 
 

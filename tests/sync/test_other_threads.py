@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from interop.native import NativeEcho
-from interop.subject import connect
-from interop.wake_latency import CONNECTIONS, SIZES, wakes_in_time
+from support.native import NativeEcho
+from support.subject import connect
+from support.wake_latency import CONNECTIONS, SIZES, wakes_in_time
 
 pytestmark = [pytest.mark.wirespeed_only("it is about our own reads and writes"), pytest.mark.serial]
 

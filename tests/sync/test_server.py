@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from interop.checks import within
-from interop.frames import BINARY, CONT, PING, PONG, TEXT, Close, Frame, close, deflate
-from interop.serving import LOGGER, logged, masked, request, unnamed
-from interop.subject import IS_WIRESPEED, connect, exceptions, unix_connect
-from interop.threads import Raw, dial, echo, idle, serving, uri, wait_until
+from support.checks import within
+from support.frames import BINARY, CONT, PING, PONG, TEXT, Close, Frame, close, deflate
+from support.serving import LOGGER, logged, masked, request, unnamed
+from support.subject import IS_WIRESPEED, connect, exceptions, unix_connect
+from support.threads import Raw, dial, echo, idle, serving, uri, wait_until
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from interop.checks import no_leaks
-from interop.options import cases
-from interop.subject import IS_WIRESPEED, exceptions
-from interop.threads import echo, serving
+from support.checks import no_leaks
+from support.options import cases
+from support.subject import IS_WIRESPEED, exceptions
+from support.threads import echo, serving
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

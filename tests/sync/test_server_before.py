@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interop.checks import no_leaks, within
+from support.checks import no_leaks, within
 from wirespeed.sync import connect, serve
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from interop.serving import request
-from interop.subject import connect
-from interop.threads import PATIENCE, Raw, serving, uri, wait_until
+from support.serving import request
+from support.subject import connect
+from support.threads import PATIENCE, Raw, serving, uri, wait_until
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from interop.serving import LOGGER, logged, request
-from interop.subject import IS_WIRESPEED
-from interop.threads import Raw, serving, wait_until
+from support.serving import LOGGER, logged, request
+from support.subject import IS_WIRESPEED
+from support.threads import Raw, serving, wait_until
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.checks import alive, no_leaks, within, without_collecting
-from interop.flood import flood, raise_descriptors
-from interop.frames import TEXT, Close
-from interop.load_scaling import load_scaled
-from interop.serving import LOGGER, logged, masked, request
-from interop.subject import IS_WIRESPEED
-from interop.threads import Raw, echo, serving, wait_until
+from support.certificates import Certificates
+from support.checks import alive, no_leaks, within, without_collecting
+from support.flood import flood, raise_descriptors
+from support.frames import TEXT, Close
+from support.load_scaling import load_scaled
+from support.serving import LOGGER, logged, masked, request
+from support.subject import IS_WIRESPEED
+from support.threads import Raw, echo, serving, wait_until
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from interop.frames import CLOSE, Close
-from interop.serving import LOGGER, logged, masked
-from interop.subject import IS_WIRESPEED, connect
-from interop.threads import PATIENCE, Raw, idle, serving, uri, wait_until
+from support.frames import CLOSE, Close
+from support.serving import LOGGER, logged, masked
+from support.subject import IS_WIRESPEED, connect
+from support.threads import PATIENCE, Raw, idle, serving, uri, wait_until
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

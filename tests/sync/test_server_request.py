@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from interop.checks import within
-from interop.frames import TEXT, Close
-from interop.serving import LOGGER, Reply, logged, masked, request, unnamed
-from interop.subject import IS_WIRESPEED, connect, exceptions
-from interop.threads import Raw, dial, echo, idle, serving, uri, wait_until
+from support.checks import within
+from support.frames import TEXT, Close
+from support.serving import LOGGER, Reply, logged, masked, request, unnamed
+from support.subject import IS_WIRESPEED, connect, exceptions
+from support.threads import Raw, dial, echo, idle, serving, uri, wait_until
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

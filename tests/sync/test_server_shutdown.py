@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from interop.checks import no_leaks, within
-from interop.frames import CLOSE, TEXT, Close
-from interop.serving import LOGGER, logged, masked, request
-from interop.subject import IS_WIRESPEED, connect, exceptions
-from interop.threads import Raw, dial, echo, idle, no_threads_left, serving, uri, wait_until
+from support.checks import no_leaks, within
+from support.frames import CLOSE, TEXT, Close
+from support.serving import LOGGER, logged, masked, request
+from support.subject import IS_WIRESPEED, connect, exceptions
+from support.threads import Raw, dial, echo, idle, no_threads_left, serving, uri, wait_until
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

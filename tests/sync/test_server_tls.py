@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.checks import within
-from interop.frames import TEXT
-from interop.serving import LOGGER, logged, masked, request
-from interop.subject import IS_WIRESPEED, connect, unix_connect
-from interop.threads import PATIENCE, Raw, dial, echo, serving, uri, wait_until
+from support.certificates import Certificates
+from support.checks import within
+from support.frames import TEXT
+from support.serving import LOGGER, logged, masked, request
+from support.subject import IS_WIRESPEED, connect, unix_connect
+from support.threads import PATIENCE, Raw, dial, echo, serving, uri, wait_until
 
 pytestmark = pytest.mark.wirespeed_only("the server is ours")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from interop.brokers import wait_for
-from interop.certificates import Certificates
-from interop.servers import Serving
-from interop.subject import connect
+from support.brokers import wait_for
+from support.certificates import Certificates
+from support.servers import Serving
+from support.subject import connect
 
 Accepted = Callable[[], tuple[bool, bool]]
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.openssl_server import Maker, openssl_server
-from interop.servers import WebSocketsServer
+from support.certificates import Certificates
+from support.openssl_server import Maker, openssl_server
+from support.servers import WebSocketsServer
 from wirespeed import TLS
 from wirespeed.sync import connect
 

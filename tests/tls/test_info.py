@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.certificates import Certificates
+from support.certificates import Certificates
 from wirespeed import TLS, TLSInfo
 from wirespeed.tls import tls_info
 

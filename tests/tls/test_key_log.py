@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import wirespeed
-from interop.certificates import Certificates
-from interop.servers import WebSocketsServer
+from support.certificates import Certificates
+from support.servers import WebSocketsServer
 from wirespeed.sync import connect
 
 pytestmark = pytest.mark.wirespeed_only("of a TLS of ours")

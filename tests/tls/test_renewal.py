@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.certificates import Certificates
-from interop.scripted import ScriptedServer, Wire
-from interop.servers import Serving
+from support.certificates import Certificates
+from support.scripted import ScriptedServer, Wire
+from support.servers import Serving
 from wirespeed.sync import connect
 
 pytestmark = pytest.mark.wirespeed_only("of a TLS of ours")

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import wirespeed
 import wirespeed.sync
 from campaigns.common.calls import complete
-from interop import asyncio_tools
-from interop.asyncio_tools import Setting
-from interop.load_scaling import load_scaled
+from support import asyncio_tools
+from support.asyncio_tools import Setting
+from support.load_scaling import load_scaled
 
 from .conversation import QUIET, Conversation, content, is_single
 from .oracle import Misbehaved

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import wirespeed
 import wirespeed.sync
-from interop.serving import KEY
-from interop.uvicorn_server import UvicornServer
+from support.serving import KEY
+from support.uvicorn_server import UvicornServer
 from wirespeed._net.uri import parse_uri, resolve_location
 from wirespeed.exceptions import InvalidHandshake, InvalidURI
 

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 import wirespeed
-from interop import asyncio_tools
-from interop.asyncio_tools import Setting
-from interop.load_scaling import load_scaled
+from support import asyncio_tools
+from support.asyncio_tools import Setting
+from support.load_scaling import load_scaled
 
 from .conversation import QUIET, Conversation, as_bytes
 from .oracle import Mine, Misbehaved

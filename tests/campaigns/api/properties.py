@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from campaigns.common.schedules import Schedules
-from interop.asyncio_tools import SETTINGS
-from interop.servers import WebSocketsServer
+from support.asyncio_tools import SETTINGS
+from support.servers import WebSocketsServer
 
 from . import arguments, connections, engine, heads, listening
 from .oracle import Misbehaved

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from interop.samples import sample
+from support.samples import sample
 
 pytestmark = pytest.mark.wirespeed_only("it is about what is ours")
 

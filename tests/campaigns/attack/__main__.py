@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from campaigns.common.table import Table, Verdict, main
-from interop.certificates import Certificates
+from support.certificates import Certificates
 
 from .measuring import Attacked, complaints, defects
 from .report import markdown, one_line

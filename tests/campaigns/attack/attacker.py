@@ -9,7 +9,7 @@ import sys
 import threading
 
 from campaigns.common.program import answer
-from interop.flood import raise_descriptors
+from support.flood import raise_descriptors
 
 from .table import attack_of
 from .target import Target

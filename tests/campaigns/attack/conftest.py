@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.samples import Share
+from support.certificates import Certificates
+from support.samples import Share
 
 # Modules that know the implementation under test are imported late: this file may be loaded before the choice is made.
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from campaigns.common.handshake import acceptance
 from campaigns.common.program import answer
 from campaigns.common.wire import Codec
-from interop.frames import CLOSE, CONT, PING, TEXT
+from support.frames import CLOSE, CONT, PING, TEXT
 
 from .talking import BINARY, bomb
 

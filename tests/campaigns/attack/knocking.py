@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from campaigns.common.handshake import fresh_request as head
-from interop.frames import TEXT
+from support.frames import TEXT
 
 from .talking import BINARY, repeat
 from .target import METRICS_TOKEN, PAGE_TOKEN, PER_ADDRESS, SECRET, Several, Target

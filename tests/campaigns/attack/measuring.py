@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any
 
 from campaigns.common.program import Program, Usage
-from interop.certificates import Certificates
-from interop.load_scaling import load_scaled
+from support.certificates import Certificates
+from support.load_scaling import load_scaled
 
 from .calling import OPEN_TIMEOUT
 from .knocking import good_token, part

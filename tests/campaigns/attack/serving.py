@@ -62,7 +62,7 @@ def serve_sync(cert: str, key: str) -> None:
 
 
 def serve_uvicorn(cert: str, key: str) -> None:
-    from interop.uvicorn_server import UvicornServer
+    from support.uvicorn_server import UvicornServer
 
     log = Log()
     options: dict[str, Any] = {"lifespan": "off", "log_level": "warning", "ws_max_size": 2**20}

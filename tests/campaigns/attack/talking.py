@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Iterator
 
-from interop.frames import CLOSE, CONT, PING, TEXT
+from support.frames import CLOSE, CONT, PING, TEXT
 
 from .target import Several, Target
 

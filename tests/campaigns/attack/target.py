@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from campaigns.common.handshake import fresh_request as head
 from campaigns.common.wire import Codec
-from interop.flood import spread
+from support.flood import spread
 
 # Credentials that the attacked engine requires.
 SECRET = "a secret of at least thirty-two bytes"

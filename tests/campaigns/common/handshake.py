@@ -6,8 +6,8 @@ import base64
 import os
 import re
 
-from interop.scripted import accept_key
-from interop.serving import request
+from support.scripted import accept_key
+from support.serving import request
 
 
 def fresh_request(path: str = "/", *fields: str) -> bytes:

@@ -6,7 +6,7 @@ import os
 import zlib
 from collections.abc import Iterator
 
-from interop.frames import CONT, TEXT, Frame
+from support.frames import CONT, TEXT, Frame
 
 _BINARY = 2
 _RSV1 = 4

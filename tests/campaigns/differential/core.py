@@ -6,8 +6,8 @@ import json
 import subprocess
 from typing import Any
 
-from interop.children import Child
-from interop.native import find_sans_io
+from support.children import Child
+from support.native import find_sans_io
 
 from .case import Case
 from .outcome import Event, Happening, Outcome, Sent

@@ -15,7 +15,7 @@ from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import State
 
-from interop.frames import CLOSE, TEXT, frame
+from support.frames import CLOSE, TEXT, frame
 
 from .case import Case, Step
 from .oracle import Header, Oracle, extension

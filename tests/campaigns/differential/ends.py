@@ -19,7 +19,7 @@ from typing import Any
 import wirespeed
 from campaigns.common.calls import attempt, complete
 from campaigns.common.handshake import acceptance, fresh_request
-from interop.frames import BINARY, CLOSE, CONT, TEXT, frame
+from support.frames import BINARY, CLOSE, CONT, TEXT, frame
 from wirespeed import sync
 from wirespeed.engine import Disconnected, Engine, Message
 from wirespeed.exceptions import ConnectionClosed

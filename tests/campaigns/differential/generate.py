@@ -6,7 +6,7 @@ import random
 import zlib
 from collections.abc import Callable
 
-from interop.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, frame
+from support.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT, frame
 
 from .case import Case, Deflate, Step
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from interop.scripted import accept_key
+from support.scripted import accept_key
 
 from .heads import KEY, HeadCase, Offer
 

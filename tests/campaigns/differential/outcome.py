@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import zlib
 
-from interop.frames import CLOSE, CONT, PING, PONG
+from support.frames import CLOSE, CONT, PING, PONG
 
 from .case import Deflate
 

@@ -11,8 +11,8 @@ import pytest
 from campaigns.differential.case import Case
 from campaigns.differential.ends import ENDS, Ends, Seen, draw_stream, end_campaign, expected
 from campaigns.differential.oracle import IS_KNOWN
-from interop.frames import PING, close, frame
-from interop.samples import sample
+from support.frames import PING, close, frame
+from support.samples import sample
 
 pytestmark = [
     pytest.mark.wirespeed_only("both are compared here"),

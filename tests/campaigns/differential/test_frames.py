@@ -12,8 +12,8 @@ from campaigns.differential.core import Core, CoreMissing
 from campaigns.differential.frames import WSPROTO_DECISIONS, frame_difference, plain, wsproto_events
 from campaigns.differential.generate import draw
 from campaigns.differential.outcome import Event
-from interop.frames import close
-from interop.samples import sample
+from support.frames import close
+from support.samples import sample
 
 pytestmark = pytest.mark.wirespeed_only("both are compared here")
 

@@ -16,8 +16,8 @@ from campaigns.differential.head_generate import draw_head
 from campaigns.differential.head_rules import RULES, difference
 from campaigns.differential.heads import KEY, HeadCase, Offer, Verdict
 from campaigns.differential.oracle import IS_KNOWN
-from interop.samples import sample
-from interop.scripted import accept_key
+from support.samples import sample
+from support.scripted import accept_key
 
 pytestmark = [
     pytest.mark.wirespeed_only("both are compared here"),

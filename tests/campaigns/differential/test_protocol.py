@@ -18,8 +18,8 @@ from campaigns.differential.decisions import DECISIONS
 from campaigns.differential.generate import draw
 from campaigns.differential.oracle import IS_KNOWN
 from campaigns.differential.shrink import shrink
-from interop.frames import BINARY, CLOSE, CONT, PING, TEXT, close, deflate, frame
-from interop.samples import sample
+from support.frames import BINARY, CLOSE, CONT, PING, TEXT, close, deflate, frame
+from support.samples import sample
 
 pytestmark = [
     pytest.mark.wirespeed_only("both are compared here"),

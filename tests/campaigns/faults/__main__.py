@@ -14,8 +14,8 @@ from pathlib import Path
 
 from campaigns.common.program import Log
 from campaigns.common.table import Table, Verdict, main
-from interop import asyncio_tools
-from interop.certificates import Certificates
+from support import asyncio_tools
+from support.certificates import Certificates
 
 from .emulator import Link, reason_to_skip
 from .lifetimes import make_clock

@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from interop.certificates import Certificates
+from support.certificates import Certificates
 
 from . import network_cell
 from .table import APIS, Cell

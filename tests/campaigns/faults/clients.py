@@ -15,8 +15,8 @@ from typing import Any
 import wirespeed
 import wirespeed.sync
 from campaigns.common.calls import attempt, complete
-from interop import asyncio_tools
-from interop.asyncio_tools import Setting
+from support import asyncio_tools
+from support.asyncio_tools import Setting
 from wirespeed.compat.websockets import exceptions as drop_in_exceptions
 from wirespeed.compat.websockets.asyncio import client as drop_in_asyncio
 from wirespeed.compat.websockets.sync import client as drop_in_sync

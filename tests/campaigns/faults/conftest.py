@@ -11,9 +11,9 @@ WHEN = ("early", "late")
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "setting" in metafunc.fixturenames:
-        from interop.asyncio_tools import SETTINGS
-        from interop.matrix import one_per_backend
-        from interop.samples import sample
+        from support.asyncio_tools import SETTINGS
+        from support.matrix import one_per_backend
+        from support.samples import sample
 
         everything = bool(metafunc.config.getoption("--campaign"))
         settings = SETTINGS if everything else one_per_backend(metafunc.function.__name__)
@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _first_loops() -> None:
     """The first loop of libuv opens a pipe for the whole process, which is no leak."""
-    from interop import asyncio_tools
+    from support import asyncio_tools
 
     for loop in asyncio_tools.LOOPS:
         asyncio_tools.run(asyncio_tools.spin, loop=loop)

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from interop.checks import describe
-from interop.load_scaling import load_scaled
+from support.checks import describe
+from support.load_scaling import load_scaled
 
 from .peer import Gone, Peer
 

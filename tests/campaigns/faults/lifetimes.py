@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from campaigns.common.program import command
-from interop.asyncio_tools import new_loop
-from interop.certificates import Certificates
-from interop.checks import no_leaks
-from interop.load_scaling import load_scaled
-from interop.threads import no_threads_left
+from support.asyncio_tools import new_loop
+from support.certificates import Certificates
+from support.checks import no_leaks
+from support.load_scaling import load_scaled
+from support.threads import no_threads_left
 
 from .clients import DOCUMENTED, Plan, make_client, run_client
 from .conversation import Log, converse

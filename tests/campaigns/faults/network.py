@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from campaigns.common.program import command
-from interop.certificates import Certificates
-from interop.checks import no_leaks
-from interop.children import Child
-from interop.load_scaling import load_scaled
-from interop.threads import no_threads_left
+from support.certificates import Certificates
+from support.checks import no_leaks
+from support.children import Child
+from support.load_scaling import load_scaled
+from support.threads import no_threads_left
 
 from .clients import DOCUMENTED, Plan, run_client
 from .conversation import SOME, Log, converse

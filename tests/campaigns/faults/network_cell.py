@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import wirespeed
-from interop.addresses import full_listener
-from interop.certificates import Certificates
-from interop.checks import no_leaks
-from interop.load_scaling import load_scaled
-from interop.threads import no_threads_left, wait_until
+from support.addresses import full_listener
+from support.certificates import Certificates
+from support.checks import no_leaks
+from support.load_scaling import load_scaled
+from support.threads import no_threads_left, wait_until
 
 from .clients import DOCUMENTED, Plan, run_client
 from .conversation import BACK, HELLO, MESSAGE, OPENING, RECEIVING, Log, converse, talk, talk_to_echo

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable
 
 from campaigns.common.handshake import acceptance
-from interop.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT
-from interop.serving import request
+from support.frames import BINARY, CLOSE, CONT, PING, PONG, TEXT
+from support.serving import request
 
 PATIENCE = 20.0
 

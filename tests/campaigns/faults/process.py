@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from interop.checks import open_descriptors
+from support.checks import open_descriptors
 
 # Rounds of signals: each thread gets one in each round.
 ROUNDS = 5

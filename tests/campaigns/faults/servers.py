@@ -13,11 +13,11 @@ from typing import Any
 import wirespeed
 import wirespeed.sync
 from campaigns.common.calls import complete
-from interop import asyncio_tools
-from interop.asyncio_tools import Setting
-from interop.load_scaling import load_scaled
-from interop.threads import wait_until
-from interop.uvicorn_server import UvicornServer
+from support import asyncio_tools
+from support.asyncio_tools import Setting
+from support.load_scaling import load_scaled
+from support.threads import wait_until
+from support.uvicorn_server import UvicornServer
 from wirespeed.compat.websockets.asyncio import server as drop_in_asyncio
 from wirespeed.compat.websockets.sync import server as drop_in_sync
 from wirespeed.engine import Connected, Disconnected, Engine, Message, Session

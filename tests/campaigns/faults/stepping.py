@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Literal
 
 import wirespeed
-from interop import asyncio_tools
-from interop.asyncio_tools import Setting
-from interop.checks import no_leaks
-from interop.load_scaling import load_scaled
+from support import asyncio_tools
+from support.asyncio_tools import Setting
+from support.checks import no_leaks
+from support.load_scaling import load_scaled
 
 # No call here is suspended this often.
 MOST = 400

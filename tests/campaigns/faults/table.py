@@ -9,7 +9,7 @@ import itertools
 import zlib
 from collections.abc import Iterable, Sequence
 
-from interop.asyncio_tools import SETTINGS, Setting
+from support.asyncio_tools import SETTINGS, Setting
 
 # A fault ends the connection, or only delays it.
 HARMLESS = ("dribble", "stall", "full", "loss", "descriptors", "clock-back", "clock-on", "fork", "signal")

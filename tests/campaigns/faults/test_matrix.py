@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.samples import sample
+from support.certificates import Certificates
+from support.samples import sample
 
 from .lifetimes import LIFETIMES, make_clock
 from .process import PROCESS

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import wirespeed
-from interop.load_scaling import load_scaled
-from interop.samples import sample
-from interop.servers import WebSocketsServer
+from support.load_scaling import load_scaled
+from support.samples import sample
+from support.servers import WebSocketsServer
 
 pytestmark = [
     pytest.mark.wirespeed_only("it looks at what is ours"),

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from interop.certificates import Certificates
-from interop.samples import sample
+from support.certificates import Certificates
+from support.samples import sample
 
 from .emulator import Link, reason_to_skip
 from .network import Network, run_over

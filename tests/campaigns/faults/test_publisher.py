@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from interop.brokers import Nats, Redis
-from interop.checks import no_leaks
-from interop.load_scaling import load_scaled
-from interop.samples import sample
-from interop.threads import no_threads_left, wait_until
+from support.brokers import Nats, Redis
+from support.checks import no_leaks
+from support.load_scaling import load_scaled
+from support.samples import sample
+from support.threads import no_threads_left, wait_until
 from wirespeed.engine import Connected, Engine, Publisher
 from wirespeed.sync import connect
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop import asyncio_tools
-from interop.asyncio_tools import Setting
-from interop.certificates import Certificates
-from interop.frames import Close
-from interop.scripted import ScriptedServer, Wire
-from interop.servers import WebSocketsServer
+from support import asyncio_tools
+from support.asyncio_tools import Setting
+from support.certificates import Certificates
+from support.frames import Close
+from support.scripted import ScriptedServer, Wire
+from support.servers import WebSocketsServer
 from wirespeed.compat.websockets.asyncio import client as drop_in_client
 
 from .stepping import Cancel, connecting, points, still_open

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop import asyncio_tools
-from interop.asyncio_tools import Setting
+from support import asyncio_tools
+from support.asyncio_tools import Setting
 from wirespeed.compat.websockets.asyncio import server as drop_in_server
 from wirespeed.engine import Engine, Message, Publisher, Session
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from interop.certificates import Certificates
+from support.certificates import Certificates
 
 from . import network_cell
 from .lifetimes import LIFETIMES, run_lifetime

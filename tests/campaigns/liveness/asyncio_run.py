@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from campaigns.common.calls import attempt
-from interop.asyncio_tools import new_loop, spin, still_watched
+from support.asyncio_tools import new_loop, spin, still_watched
 
 from . import opening
 from .actor import TaskActor

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from campaigns.common.handshake import acceptance, fresh_request
-from interop.certificates import Certificates
+from support.certificates import Certificates
 
 from .peer import Peer
 from .plan import Plan

@@ -18,8 +18,8 @@ import threading
 from typing import Any
 
 from campaigns.common.wire import Codec, Violation
-from interop.frames import CLOSE, PING, PONG, Close
-from interop.openssl import forget_errors
+from support.frames import CLOSE, PING, PONG, Close
+from support.openssl import forget_errors
 
 from . import payload
 from .payload import Damaged, Ident

@@ -14,8 +14,8 @@ import pytest
 from campaigns.common.schedules import campaign
 from campaigns.liveness.campaign import Liveness
 from campaigns.liveness.settings import matching
-from interop.samples import sample
-from interop.subject import IS_WIRESPEED
+from support.samples import sample
+from support.subject import IS_WIRESPEED
 
 SECONDS = float(os.environ.get("WIRESPEED_LIVENESS_SECONDS", "60"))
 # The first schedules of a fixed seed each time: `make liveness` makes new ones.

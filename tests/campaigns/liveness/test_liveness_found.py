@@ -11,7 +11,7 @@ import pytest
 from campaigns.liveness.campaign import execute
 from campaigns.liveness.plan import Plan
 from campaigns.liveness.settings import SETTINGS, Setting
-from interop.samples import sample
+from support.samples import sample
 
 pytestmark = pytest.mark.wirespeed_only("the schedules use calls that only our connections have")
 

@@ -15,8 +15,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from interop.checks import open_descriptors
-from interop.threads import native_threads
+from support.checks import open_descriptors
+from support.threads import native_threads
 
 from .record import Poke
 

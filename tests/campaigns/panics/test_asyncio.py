@@ -12,10 +12,10 @@ import pytest
 from websockets.asyncio.client import connect as foreign
 
 import wirespeed
-from interop.asyncio_tools import SETTINGS, Setting, run, spin
-from interop.certificates import Certificates
-from interop.servers import WebSocketsServer
-from interop.serving import serve
+from support.asyncio_tools import SETTINGS, Setting, run, spin
+from support.certificates import Certificates
+from support.servers import WebSocketsServer
+from support.serving import serve
 from wirespeed import ClientConnection, ConnectionClosed, ConnectionClosedError, Listener, State
 
 from .tools import PANICS, Failpoints, no_descriptors

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import wirespeed
-from interop.brokers import wait_for
-from interop.certificates import Certificates
-from interop.servers import WebSocketsServer
+from support.brokers import wait_for
+from support.certificates import Certificates
+from support.servers import WebSocketsServer
 from wirespeed import State
 from wirespeed.sync import ClientConnection, connect, serve
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from interop.brokers import broker, wait_for
-from interop.nodes import Node
+from support.brokers import broker, wait_for
+from support.nodes import Node
 from wirespeed.engine import Publisher
 
 from .tools import PANICS, Failpoints

@@ -14,7 +14,7 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from engine.tools import take, uri
-from interop.brokers import wait_for
+from support.brokers import wait_for
 from wirespeed.engine import Connected, Disconnected, Engine, Message
 
 from .tools import PANICS, Failpoints

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from interop.brokers import wait_for
-from interop.checks import open_descriptors
+from support.brokers import wait_for
+from support.checks import open_descriptors
 from wirespeed import ConnectionClosed, State
 
 __all__ = ["PANICS", "Failpoints", "is_over", "native", "no_descriptors", "places"]

@@ -196,7 +196,7 @@ def drop_in(ports: list[int]) -> None:
 
 def secure(ports: list[int]) -> None:
     """TLS, native and by a context, to a server in the same loop; hostile peers speak no TLS."""
-    from interop.certificates import Certificates
+    from support.certificates import Certificates
 
     async def echo(ws: Any) -> None:
         async for message in ws:

@@ -14,7 +14,7 @@ import pytest
 from campaigns.common.program import Program
 from campaigns.soak import campaign
 from campaigns.soak.lines import TOLERANCES, judge
-from interop.load_scaling import load_scaled
+from support.load_scaling import load_scaled
 
 pytestmark = [pytest.mark.wirespeed_only("it is run on wirespeed"), pytest.mark.timeout(240)]
 

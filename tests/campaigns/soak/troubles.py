@@ -22,9 +22,9 @@ from campaigns.common.handshake import fresh_request
 from campaigns.common.program import answer as announce
 from campaigns.common.program import serve_in_thread
 from campaigns.common.wire import Codec
-from interop.faults import FRAME_FAULTS, HANDSHAKE_FAULTS, ODDITIES, FrameFault, Oddity
-from interop.frames import PING, TEXT
-from interop.scripted import Disconnected, Wire
+from support.faults import FRAME_FAULTS, HANDSHAKE_FAULTS, ODDITIES, FrameFault, Oddity
+from support.frames import PING, TEXT
+from support.scripted import Disconnected, Wire
 
 # Of clients and of the server each.
 AT_ONCE = 8

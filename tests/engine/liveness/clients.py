@@ -15,7 +15,7 @@ from typing import Any
 
 from campaigns.common.handshake import fresh_request
 from campaigns.common.wire import Codec
-from interop.frames import CLOSE, PING, TEXT, Close
+from support.frames import CLOSE, PING, TEXT, Close
 
 from .record import Record, Seen, make, read
 

@@ -2,7 +2,7 @@
 
 A process of their own is necessary because their descriptors are as many as the server's, and because their work must
 not use the server's interpreter. As a program::
-    python tests/interop/flood.py PORT COUNT one|many [hold|again] [head|tls|silence]
+    python tests/support/flood.py PORT COUNT one|many [hold|again] [head|tls|silence]
 
 It prints ``there`` once all of them have connected and sent their half, and ends with its parent.
 """

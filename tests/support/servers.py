@@ -27,7 +27,7 @@ DEADLINE = 20.0
 SUBPROTOCOLS = ["superchat", "chat"]
 
 # Failed handshakes are the subject of some tests: they are kept out of the captured log.
-LOGGER = logging.getLogger("interop.server")
+LOGGER = logging.getLogger("support.server")
 LOGGER.addHandler(logging.NullHandler())
 LOGGER.propagate = False
 

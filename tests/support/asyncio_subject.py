@@ -1,4 +1,4 @@
-"""The asyncio client under test, like ``interop.subject`` for the blocking one."""
+"""The asyncio client under test, like ``support.subject`` for the blocking one."""
 
 from __future__ import annotations
 
