@@ -15,7 +15,7 @@ use crate::support::{Rng, Seen, connection_with, owned, params};
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     events: Vec<Seen>,
-    /// Number of `Closing` events.
+    /// Number of close frames of the peer.
     closings: usize,
     state: Option<State>,
     failure: Option<String>,
