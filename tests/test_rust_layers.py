@@ -38,7 +38,7 @@ ENGINE = [
 """The modules directly in `crates/engine/src`, each row above the rows that it may import."""
 
 CYCLES: dict[str, list[tuple[str, str]]] = {
-    "bench": [("load::{crew team}", "a connection and the group that it belongs to")],
+    "bench": [("load::{client_pool threads}", "a thread has a pool, which knows its thread")],
     "driver": [
         ("connection::{send_queue wait_state watchers}", "the parts of one state, which name each other's types")
     ],

@@ -77,14 +77,14 @@ pub(crate) struct Exchange {
 
 /// A message or pong that was received.
 #[derive(Clone, Copy)]
-pub(crate) enum Came<'a> {
+pub(crate) enum Received<'a> {
     Message(MessageKind, &'a [u8]),
     /// The pong for a ping that was scheduled for this time.
     Pong(Instant),
 }
 
 /// An open connection to send on, also while a received message is handled.
-pub(crate) struct Line<'a> {
+pub(crate) struct OpenConnection<'a> {
     pub(crate) exchange: &'a mut Exchange,
     pub(crate) sender: Sender<'a, Vec<u8>>,
     pub(crate) content: &'a mut Content,
@@ -93,7 +93,7 @@ pub(crate) struct Line<'a> {
 }
 
 /// A change of a connection.
-pub(crate) enum Found {
+pub(crate) enum ConnectionChange {
     Nothing,
     /// The connection is ready.
     Opened,
@@ -143,41 +143,45 @@ impl Client {
     }
 
     /// Returns the open connection.
-    pub(crate) fn line<'a>(&'a mut self, now: Instant, content: &'a mut Content) -> Result<Line<'a>, String> {
+    pub(crate) fn connection<'a>(
+        &'a mut self,
+        now: Instant,
+        content: &'a mut Content,
+    ) -> Result<OpenConnection<'a>, String> {
         let Phase::Open(driver) = &mut self.phase else { return Err(NOT_OPEN.into()) };
-        Ok(Line { exchange: &mut self.exchange, sender: driver.sender(), content, now })
+        Ok(OpenConnection { exchange: &mut self.exchange, sender: driver.sender(), content, now })
     }
 
-    /// Advances the connection as far as possible without blocking. Messages that `on_came` sends are flushed together,
-    /// after all input was handled. An error means that the received data is wrong. `closed`: the server has ended its
-    /// direction, so the end of the stream can be read.
+    /// Advances the connection as far as possible without blocking. The messages that `on_received` sends leave
+    /// together, after all input was handled. An error means that the received data is wrong. `closed`: the server has
+    /// ended its direction, so the end of the stream can be read.
     pub(crate) fn proceed(
         &mut self,
         closed: bool,
         content: &mut Content,
-        on_came: &mut impl FnMut(&mut Line<'_>, Came<'_>) -> Result<(), String>,
-    ) -> Result<Found, String> {
+        on_received: &mut impl FnMut(&mut OpenConnection<'_>, Received<'_>) -> Result<(), String>,
+    ) -> Result<ConnectionChange, String> {
         let mut drained = if let Phase::Open(driver) = &mut self.phase {
             driver.read_edge(closed)
         } else {
             match self.open() {
-                Ok(None) => return Ok(Found::Nothing),
+                Ok(None) => return Ok(ConnectionChange::Nothing),
                 Ok(Some(received)) => received < FULL_READ && !closed,
-                Err(reason) => return Ok(Found::Lost(reason)),
+                Err(reason) => return Ok(ConnectionChange::Lost(reason)),
             }
         };
         loop {
-            self.deliver(content, on_came)?;
-            let Phase::Open(driver) = &mut self.phase else { return Ok(Found::Nothing) };
+            self.deliver(content, on_received)?;
+            let Phase::Open(driver) = &mut self.phase else { return Ok(ConnectionChange::Nothing) };
             let (_, progress) = driver.flush_and_advance(Instant::now);
             let send_half = driver.send_half();
             if progress == Progress::Over || send_half.is_eof() {
                 let closed = send_half.received_then_sent() == Some(false);
-                return Ok(if closed { Found::Closed } else { Found::Lost(end(send_half)) });
+                return Ok(if closed { ConnectionChange::Closed } else { ConnectionChange::Lost(end(send_half)) });
             }
             if drained {
                 let opened = !self.greeting_due && !std::mem::replace(&mut self.is_open, true);
-                return Ok(if opened { Found::Opened } else { Found::Nothing });
+                return Ok(if opened { ConnectionChange::Opened } else { ConnectionChange::Nothing });
             }
             drained = driver.read_edge(closed);
         }
@@ -202,11 +206,11 @@ impl Client {
         Ok(Some(received))
     }
 
-    /// Passes received messages and pongs to `on_came`.
+    /// Passes received messages and pongs to `on_received`.
     fn deliver(
         &mut self,
         content: &mut Content,
-        on_came: &mut impl FnMut(&mut Line<'_>, Came<'_>) -> Result<(), String>,
+        on_received: &mut impl FnMut(&mut OpenConnection<'_>, Received<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
         let Self { phase: Phase::Open(driver), exchange, greeting_due, .. } = self else { return Ok(()) };
         let mut read = None;
@@ -214,20 +218,20 @@ impl Client {
             let (event, sender) = driver.poll_event_and_sender();
             let Some(event) = event else { return Ok(()) };
             let now = *read.get_or_insert_with(Instant::now);
-            let mut line = Line { exchange, sender, content, now };
+            let mut connection = OpenConnection { exchange, sender, content, now };
             match event {
                 Event::Message { kind, payload } => {
                     let bytes = payload.as_slice();
                     if kind == MessageKind::Text && bytes.starts_with(WSE) {
-                        *greeting_due &= !line.receive_wse(bytes)?;
+                        *greeting_due &= !connection.receive_wse(bytes)?;
                     } else {
-                        on_came(&mut line, Came::Message(kind, bytes))?;
+                        on_received(&mut connection, Received::Message(kind, bytes))?;
                     }
                 }
-                Event::Ping(_) => line.exchange.pings += 1,
+                Event::Ping(_) => connection.exchange.pings += 1,
                 Event::Pong(payload) => {
-                    for due in line.exchange.receive_pong(payload.as_slice())? {
-                        on_came(&mut line, Came::Pong(due))?;
+                    for due in connection.exchange.receive_pong(payload.as_slice())? {
+                        on_received(&mut connection, Received::Pong(due))?;
                     }
                 }
                 _ => {}
@@ -255,7 +259,7 @@ impl Exchange {
     }
 }
 
-impl Line<'_> {
+impl OpenConnection<'_> {
     /// Sends a ping that was scheduled for this time.
     pub(crate) fn ping(&mut self, due: Instant) -> Result<(), String> {
         if !self.sender.send_half().state().can_send() {
@@ -283,8 +287,8 @@ impl Line<'_> {
 
     /// Checks that a received message is the next expected reply. Returns the scheduled time of its message.
     #[inline]
-    pub(crate) fn take(&mut self, came: Came<'_>) -> Result<Instant, String> {
-        let (Came::Message(kind, bytes), Some(due)) = (came, self.exchange.due.front().copied()) else {
+    pub(crate) fn take(&mut self, received: Received<'_>) -> Result<Instant, String> {
+        let (Received::Message(kind, bytes), Some(due)) = (received, self.exchange.due.front().copied()) else {
             return Err(UNASKED.into());
         };
         let expected = self.exchange.expected;

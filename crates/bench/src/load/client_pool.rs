@@ -12,11 +12,11 @@ use rustix::time::{
 use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::ClientRequest;
 
-use super::client::{self, Came, Client, Found, Line, UNASKED};
+use super::client::{self, Client, ConnectionChange, OpenConnection, Received, UNASKED};
 use super::content::Content;
 use super::options::Options;
-use super::team::Member;
 use super::text;
+use super::threads::LoadThread;
 use super::tls::Tls;
 
 /// The time without any input after which an expected reply counts as missing.
@@ -46,12 +46,12 @@ pub(crate) struct Ready {
 }
 
 /// Handles messages where none is expected.
-pub(crate) fn unasked(_: usize, _: &mut Line<'_>, _: Came<'_>) -> Result<(), String> {
+pub(crate) fn unasked(_: usize, _: &mut OpenConnection<'_>, _: Received<'_>) -> Result<(), String> {
     Err(UNASKED.into())
 }
 
 /// All clients.
-pub(crate) struct Crew {
+pub(crate) struct ClientPool {
     pub(crate) options: Options,
     pub(crate) content: Content,
     /// The clients by number; closed ones leave a gap.
@@ -60,8 +60,8 @@ pub(crate) struct Crew {
     pub(crate) ready: Vec<Ready>,
     /// The time in which this process was idle.
     pub(crate) waited: Duration,
-    /// The thread of this crew among several; `None` for a single thread.
-    pub(crate) member: Option<Member>,
+    /// The thread of this pool among several; `None` for a single thread.
+    pub(crate) load_thread: Option<LoadThread>,
     /// The first reason for a lost connection, where connections may be lost.
     pub(crate) lost: Option<String>,
     /// The request to each server.
@@ -79,7 +79,7 @@ pub(crate) struct Crew {
     serial: usize,
 }
 
-impl Crew {
+impl ClientPool {
     pub(crate) fn new(options: Options) -> Result<Self, String> {
         let mut requests = Vec::new();
         for server in &options.servers {
@@ -102,7 +102,7 @@ impl Crew {
             clients: Vec::new(),
             ready: Vec::new(),
             waited: Duration::ZERO,
-            member: None,
+            load_thread: None,
             lost: None,
             requests,
             poll,
@@ -161,8 +161,8 @@ impl Crew {
     }
 
     /// Returns an existing client's connection.
-    pub(crate) fn line(&mut self, number: usize, now: Instant) -> Result<Line<'_>, String> {
-        self.clients[number].as_mut().ok_or("a connection is gone")?.line(now, &mut self.content)
+    pub(crate) fn connection(&mut self, number: usize, now: Instant) -> Result<OpenConnection<'_>, String> {
+        self.clients[number].as_mut().ok_or("a connection is gone")?.connection(now, &mut self.content)
     }
 
     /// Returns the number of open connections.
@@ -240,19 +240,21 @@ impl Crew {
         Ok(())
     }
 
-    /// Advances all clients with events. `on_came` handles received messages and pongs, and `on_found` changes of
+    /// Advances all clients with events. `on_received` handles received messages and pongs, and `on_change` changes of
     /// connections.
     pub(crate) fn serve_each(
         &mut self,
-        on_came: &mut impl FnMut(usize, &mut Line<'_>, Came<'_>) -> Result<(), String>,
-        mut on_found: impl FnMut(&mut Self, usize, Found) -> Result<(), String>,
+        on_received: &mut impl FnMut(usize, &mut OpenConnection<'_>, Received<'_>) -> Result<(), String>,
+        mut on_change: impl FnMut(&mut Self, usize, ConnectionChange) -> Result<(), String>,
     ) -> Result<(), String> {
         for index in 0..self.ready.len() {
             let Ready { number, closed } = self.ready[index];
             let Some(client) = self.clients.get_mut(number).and_then(Option::as_mut) else { continue };
-            match client.proceed(closed, &mut self.content, &mut |line, came| on_came(number, line, came))? {
-                Found::Nothing => {}
-                found => on_found(self, number, found)?,
+            match client.proceed(closed, &mut self.content, &mut |connection, received| {
+                on_received(number, connection, received)
+            })? {
+                ConnectionChange::Nothing => {}
+                change => on_change(self, number, change)?,
             }
         }
         Ok(())
@@ -261,10 +263,10 @@ impl Crew {
     /// Advances all clients with events; a lost connection is an error.
     pub(crate) fn serve(
         &mut self,
-        on_came: &mut impl FnMut(usize, &mut Line<'_>, Came<'_>) -> Result<(), String>,
+        on_received: &mut impl FnMut(usize, &mut OpenConnection<'_>, Received<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
-        self.serve_each(on_came, |_, _, found| match found {
-            Found::Lost(reason) => Err(reason),
+        self.serve_each(on_received, |_, _, change| match change {
+            ConnectionChange::Lost(reason) => Err(reason),
             _ => Ok(()),
         })
     }
@@ -274,16 +276,16 @@ impl Crew {
     pub(crate) fn serve_replies(&mut self, mut on_reply: impl FnMut(Instant, Instant)) -> Result<usize, String> {
         let (mut replies, mut dropped) = (0, 0);
         self.serve_each(
-            &mut |_, line, came| {
-                on_reply(line.take(came)?, line.now);
+            &mut |_, connection, received| {
+                on_reply(connection.take(received)?, connection.now);
                 replies += 1;
                 Ok(())
             },
-            |crew, number, found| {
-                if let Found::Lost(reason) = found {
-                    dropped += crew.clients[number].as_ref().map_or(0, |client| client.exchange.due.len());
-                    crew.lost.get_or_insert(reason);
-                    crew.forget(number);
+            |pool, number, change| {
+                if let ConnectionChange::Lost(reason) = change {
+                    dropped += pool.clients[number].as_ref().map_or(0, |client| client.exchange.due.len());
+                    pool.lost.get_or_insert(reason);
+                    pool.forget(number);
                 }
                 Ok(())
             },

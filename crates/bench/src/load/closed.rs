@@ -3,36 +3,36 @@
 use std::time::Instant;
 
 use super::answer::Answer;
-use super::crew::Crew;
+use super::client_pool::ClientPool;
 use super::window::measure;
 
 /// Each connection has some messages in flight, and sends one for each reply.
-pub(crate) fn echo(crew: &mut Crew) -> Result<Answer, String> {
-    crew.open_all()?;
+pub(crate) fn echo(pool: &mut ClientPool) -> Result<Answer, String> {
+    pool.open_all()?;
     let now = Instant::now();
-    let messages = crew.options.window.unwrap_or(1);
-    for client in crew.clients.iter_mut().flatten() {
-        let mut line = client.line(now, &mut crew.content)?;
-        (0..messages).try_for_each(|_| line.send(now))?;
-        line.flush();
+    let messages = pool.options.window.unwrap_or(1);
+    for client in pool.clients.iter_mut().flatten() {
+        let mut connection = client.connection(now, &mut pool.content)?;
+        (0..messages).try_for_each(|_| connection.send(now))?;
+        connection.flush();
     }
-    crew.expect();
-    let window = measure(crew, |crew, window| {
-        crew.wait(Some(window.end))?;
-        crew.serve(&mut |_, line, came| {
-            window.record(line.take(came)?, line.now);
-            line.send(line.now)
+    pool.expect();
+    let window = measure(pool, |pool, window| {
+        pool.wait(Some(window.end))?;
+        pool.serve(&mut |_, connection, received| {
+            window.record(connection.take(received)?, connection.now);
+            connection.send(connection.now)
         })
     })?;
-    let mut answer = window.finish(crew);
+    let mut answer = window.finish(pool);
     // Outstanding replies prove that no message was lost. They do not count, but their latencies do: otherwise a
     // connection without any reply would have no latency.
-    let mut left = messages * crew.clients.len();
+    let mut left = messages * pool.clients.len();
     while left > 0 {
-        crew.wait(None).map_err(|error| format!("{left} messages have no reply: {error}"))?;
-        crew.serve(&mut |_, line, came| {
-            let now = line.now;
-            answer.record(0, now.saturating_duration_since(line.take(came)?));
+        pool.wait(None).map_err(|error| format!("{left} messages have no reply: {error}"))?;
+        pool.serve(&mut |_, connection, received| {
+            let now = connection.now;
+            answer.record(0, now.saturating_duration_since(connection.take(received)?));
             left -= 1;
             Ok(())
         })?;
@@ -41,9 +41,9 @@ pub(crate) fn echo(crew: &mut Crew) -> Result<Answer, String> {
 }
 
 /// All connections send at the same time, repeatedly, each time after all replies have arrived.
-pub(crate) fn burst(crew: &mut Crew) -> Result<Answer, String> {
-    crew.open_all()?;
+pub(crate) fn burst(pool: &mut ClientPool) -> Result<Answer, String> {
+    pool.open_all()?;
     // All messages are scheduled for the beginning of the burst: waiting to send counts like waiting for a reply.
-    let window = measure(crew, |crew, window| crew.echo_all(|due, now| window.record(due, now)))?;
-    Ok(window.finish(crew))
+    let window = measure(pool, |pool, window| pool.echo_all(|due, now| window.record(due, now)))?;
+    Ok(window.finish(pool))
 }

@@ -2,9 +2,9 @@
 
 mod answer;
 mod client;
+mod client_pool;
 mod closed;
 mod content;
-mod crew;
 mod held;
 mod openings;
 mod options;
@@ -14,7 +14,7 @@ mod publish;
 mod rounds;
 mod schedule;
 mod sink;
-mod team;
+mod threads;
 mod tls;
 mod window;
 
@@ -22,7 +22,7 @@ use std::error::Error;
 
 use crate::{descriptors, show, warn};
 use answer::Answer;
-use crew::Crew;
+use client_pool::ClientPool;
 pub(crate) use options::Options;
 use options::Workload;
 
@@ -32,7 +32,7 @@ const LIMITED: f64 = 0.9;
 pub(crate) fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let options = options.complete()?;
     descriptors::allow(options.clients())?;
-    let workload: fn(&mut Crew) -> Result<Answer, String> = match options.workload {
+    let workload: fn(&mut ClientPool) -> Result<Answer, String> = match options.workload {
         Workload::Echo if options.rate.is_some() => paced::echo,
         Workload::Echo => closed::echo,
         Workload::Burst => closed::burst,
@@ -46,7 +46,8 @@ pub(crate) fn run(options: Options) -> Result<(), Box<dyn Error>> {
         Workload::Hold => held::hold,
         Workload::Idle => held::idle,
     };
-    let answer = if options.threads > 1 { team::run(&options, workload)? } else { workload(&mut Crew::new(options)?)? };
+    let answer =
+        if options.threads > 1 { threads::run(&options, workload)? } else { workload(&mut ClientPool::new(options)?)? };
     if let Some(limited) = answer.limited.filter(|limited| *limited > LIMITED) {
         warn(&format!("the load generator was the limit: busy {:.0} % of the window", limited * 100.0));
     }

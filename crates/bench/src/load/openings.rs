@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::answer::Answer;
-use super::client::{self, Found};
-use super::crew::{Crew, unasked};
+use super::client::{self, ConnectionChange};
+use super::client_pool::{ClientPool, unasked};
 use super::text;
 use super::window::{Window, measure};
 
@@ -16,63 +16,63 @@ use super::window::{Window, measure};
 const END: &[u8] = b"\r\n\r\n";
 
 /// Opens and closes connections in a closed loop, some at the same time; each is closed when it is ready.
-pub(crate) fn open(crew: &mut Crew) -> Result<Answer, String> {
-    crew.open_first()?;
-    crew.clients.clear();
-    for number in 0..crew.options.connections {
-        crew.connect(number)?;
+pub(crate) fn open(pool: &mut ClientPool) -> Result<Answer, String> {
+    pool.open_first()?;
+    pool.clients.clear();
+    for number in 0..pool.options.connections {
+        pool.connect(number)?;
     }
-    let window = measure(crew, |crew, window| {
-        crew.wait(Some(window.end))?;
-        crew.serve_each(&mut unasked, |crew, number, found| match found {
-            Found::Opened => {
-                let Some(client) = &mut crew.clients[number] else { return Ok(()) };
+    let window = measure(pool, |pool, window| {
+        pool.wait(Some(window.end))?;
+        pool.serve_each(&mut unasked, |pool, number, found| match found {
+            ConnectionChange::Opened => {
+                let Some(client) = &mut pool.clients[number] else { return Ok(()) };
                 window.record(client.begun, Instant::now());
                 client.close()
             }
-            Found::Closed => {
-                crew.forget(number);
-                crew.connect(number)
+            ConnectionChange::Closed => {
+                pool.forget(number);
+                pool.connect(number)
             }
-            Found::Lost(reason) => Err(reason),
-            Found::Nothing => Ok(()),
+            ConnectionChange::Lost(reason) => Err(reason),
+            ConnectionChange::Nothing => Ok(()),
         })
     })?;
-    Ok(window.finish(crew))
+    Ok(window.finish(pool))
 }
 
 /// Opens all connections at the same time, closes them when all are ready, and repeats this. Only the time of opening
 /// counts. One in a hundred may fail: when the accept queue overflows, the system resets connections of any
 /// server.
-pub(crate) fn storm(crew: &mut Crew) -> Result<Answer, String> {
+pub(crate) fn storm(pool: &mut ClientPool) -> Result<Answer, String> {
     // Checks first that the server serves a connection.
-    crew.open_first()?;
-    crew.close_all()?;
-    let wanted = crew.options.connections;
-    let mut window = Window::begin(crew);
+    pool.open_first()?;
+    pool.close_all()?;
+    let wanted = pool.options.connections;
+    let mut window = Window::begin(pool);
     let (mut opening, mut idle, mut failed) = (Duration::ZERO, Duration::ZERO, 0);
     loop {
-        let (begin, waited) = (Instant::now(), crew.waited);
-        failed += crew.open_most(wanted, wanted / 100, |begun, now| window.record(begun, now))?;
+        let (begin, waited) = (Instant::now(), pool.waited);
+        failed += pool.open_most(wanted, wanted / 100, |begun, now| window.record(begun, now))?;
         opening += begin.elapsed();
-        idle += crew.waited - waited;
-        let deflate = crew.deflate();
-        crew.close_all()?;
+        idle += pool.waited - waited;
+        let deflate = pool.deflate();
+        pool.close_all()?;
         if Instant::now() >= window.end {
-            crew.waited = idle;
-            return Ok(Answer { deflate, failed: Some(failed as u64), ..window.finish_after(crew, opening) });
+            pool.waited = idle;
+            return Ok(Answer { deflate, failed: Some(failed as u64), ..window.finish_after(pool, opening) });
         }
     }
 }
 
 /// Opens connections one after the other, with a client that only connects, sends a prepared request and waits for the
 /// response: the time is spent in the server and the system.
-pub(crate) fn touch(crew: &mut Crew) -> Result<Answer, String> {
+pub(crate) fn touch(pool: &mut ClientPool) -> Result<Answer, String> {
     // Checks first that the server serves a connection.
-    crew.open_first()?;
-    crew.clients.clear();
-    let cookie = crew.options.token().map(|token| format!("Cookie: access_token={token}\r\n")).unwrap_or_default();
-    let server = &crew.options.servers[0];
+    pool.open_first()?;
+    pool.clients.clear();
+    let cookie = pool.options.token().map(|token| format!("Cookie: access_token={token}\r\n")).unwrap_or_default();
+    let server = &pool.options.servers[0];
     // The key is constant, as the response is not checked against it.
     let request = format!(
         "GET {} HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -80,23 +80,23 @@ pub(crate) fn touch(crew: &mut Crew) -> Result<Answer, String> {
         server.target, server.host
     );
     let mut number = 0;
-    let window = measure(crew, |crew, window| {
+    let window = measure(pool, |pool, window| {
         let begun = Instant::now();
-        touch_one(crew, number, request.as_bytes())?;
+        touch_one(pool, number, request.as_bytes())?;
         window.record(begun, Instant::now());
         number += 1;
         Ok(())
     })?;
-    Ok(window.finish(crew))
+    Ok(window.finish(pool))
 }
 
 /// Connects, sends the request, and waits for the response.
-fn touch_one(crew: &mut Crew, number: usize, request: &[u8]) -> Result<(), String> {
-    let socket = client::socket(crew.options.servers[0].address, number).map_err(text)?;
-    crew.watch(&socket, 0)?;
+fn touch_one(pool: &mut ClientPool, number: usize, request: &[u8]) -> Result<(), String> {
+    let socket = client::socket(pool.options.servers[0].address, number).map_err(text)?;
+    pool.watch(&socket, 0)?;
     let (mut sent, mut received) = (0, 0);
     let mut answer = [0; 1024];
-    crew.expect();
+    pool.expect();
     loop {
         while sent < request.len() {
             match send(&socket, &request[sent..], SendFlags::NOSIGNAL) {
@@ -118,6 +118,6 @@ fn touch_one(crew: &mut Crew, number: usize, request: &[u8]) -> Result<(), Strin
             }
             return Err(format!("the server answered {:?}", String::from_utf8_lossy(&answer[..received.min(60)])));
         }
-        crew.wait(None)?;
+        pool.wait(None)?;
     }
 }

@@ -4,9 +4,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::client::{Came, Line, UNASKED};
-use super::crew::{Crew, STALLED};
-use super::team::Member;
+use super::client::{OpenConnection, Received, UNASKED};
+use super::client_pool::{ClientPool, STALLED};
+use super::threads::LoadThread;
 
 /// The interval of checks for messages received by other threads.
 const OTHERS: Duration = Duration::from_micros(200);
@@ -21,7 +21,7 @@ pub(crate) struct Publications {
     /// one stream in total, or one for each server.
     streams: Vec<Stream>,
     /// The thread of these receivers, if there are several.
-    member: Option<Member>,
+    load_thread: Option<LoadThread>,
 }
 
 /// The messages of one publisher.
@@ -44,15 +44,15 @@ struct Publication {
 
 impl Publications {
     /// Returns an account for the connected clients.
-    pub(crate) fn new(crew: &Crew) -> Self {
-        let streams = if crew.options.apart { crew.options.servers.len() } else { 1 };
-        let receivers = crew.clients.len() / streams;
-        Self { streams: (0..streams).map(|_| Stream::new(receivers)).collect(), member: crew.member.clone() }
+    pub(crate) fn new(pool: &ClientPool) -> Self {
+        let streams = if pool.options.apart { pool.options.servers.len() } else { 1 };
+        let receivers = pool.clients.len() / streams;
+        Self { streams: (0..streams).map(|_| Stream::new(receivers)).collect(), load_thread: pool.load_thread.clone() }
     }
 
     /// Returns the thread that publishes, if it is another one.
-    pub(crate) fn publisher(&self) -> Option<&Member> {
-        self.member.as_ref().filter(|member| !member.is_first())
+    pub(crate) fn publisher(&self) -> Option<&LoadThread> {
+        self.load_thread.as_ref().filter(|load_thread| !load_thread.is_first())
     }
 
     /// Returns the number of messages in flight.
@@ -72,57 +72,63 @@ impl Publications {
     }
 
     /// Queues the next message of every publisher; [`Self::flush`] sends them.
-    pub(crate) fn publish(&mut self, crew: &mut Crew, due: Instant) -> Result<(), String> {
-        (0..self.streams.len()).try_for_each(|stream| self.publish_on(stream, crew, due))
+    pub(crate) fn publish(&mut self, pool: &mut ClientPool, due: Instant) -> Result<(), String> {
+        (0..self.streams.len()).try_for_each(|stream| self.publish_on(stream, pool, due))
     }
 
-    fn publish_on(&mut self, number: usize, crew: &mut Crew, due: Instant) -> Result<(), String> {
-        let mut line = crew.line(number, due)?;
-        line.send(due)?;
-        line.exchange.due.clear(); // `under_way` contains it, for all receivers
+    fn publish_on(&mut self, number: usize, pool: &mut ClientPool, due: Instant) -> Result<(), String> {
+        let mut connection = pool.connection(number, due)?;
+        connection.send(due)?;
+        connection.exchange.due.clear(); // `under_way` contains it, for all receivers
         let stream = &mut self.streams[number];
         stream.under_way.push_back(Publication { due, left: stream.receivers });
-        if let Some(member) = &self.member {
-            member.publish(stream.published());
+        if let Some(load_thread) = &self.load_thread {
+            load_thread.publish(stream.published());
         }
         Ok(())
     }
 
     /// Writes the published messages.
-    pub(crate) fn flush(&self, crew: &mut Crew, now: Instant) -> Result<(), String> {
-        (0..self.streams.len()).try_for_each(|publisher| crew.line(publisher, now).map(|mut line| line.flush()))
+    pub(crate) fn flush(&self, pool: &mut ClientPool, now: Instant) -> Result<(), String> {
+        (0..self.streams.len())
+            .try_for_each(|publisher| pool.connection(publisher, now).map(|mut connection| connection.flush()))
     }
 
     /// Handles the events of the last wait. `on_delivery` gets the sending server, the scheduled time and the time of
     /// receipt.
     pub(crate) fn receive(
         &mut self,
-        crew: &mut Crew,
+        pool: &mut ClientPool,
         mut on_delivery: impl FnMut(usize, Instant, Instant),
     ) -> Result<(), String> {
-        let servers = crew.options.servers.len();
-        let result = crew.serve(&mut |client, line, came| {
-            on_delivery(client % servers, self.deliver(client, line, came)?, line.now);
+        let servers = pool.options.servers.len();
+        let result = pool.serve(&mut |client, connection, received| {
+            on_delivery(client % servers, self.deliver(client, connection, received)?, connection.now);
             Ok(())
         });
-        if let Some(member) = &self.member {
-            member.complete(self.completed());
+        if let Some(load_thread) = &self.load_thread {
+            load_thread.complete(self.completed());
         }
         result
     }
 
-    fn deliver(&mut self, client: usize, line: &mut Line<'_>, came: Came<'_>) -> Result<Instant, String> {
-        let Came::Message(kind, bytes) = came else { return Err(UNASKED.into()) };
+    fn deliver(
+        &mut self,
+        client: usize,
+        connection: &mut OpenConnection<'_>,
+        received: Received<'_>,
+    ) -> Result<Instant, String> {
+        let Received::Message(kind, bytes) = received else { return Err(UNASKED.into()) };
         let streams = self.streams.len();
-        let expected = line.exchange.expected;
-        let number = line.content.read(kind, bytes, expected)?;
+        let expected = connection.exchange.expected;
+        let number = connection.content.read(kind, bytes, expected)?;
         if number >= self.streams[0].published()
-            && let Some(published) = self.publisher().map(Member::published)
+            && let Some(published) = self.publisher().map(LoadThread::published)
         {
-            self.streams[0].learn(published, line.now);
+            self.streams[0].learn(published, connection.now);
         }
         let due = self.streams[client % streams].count(expected, number)?;
-        line.exchange.expected = number + 1;
+        connection.exchange.expected = number + 1;
         Ok(due)
     }
 
@@ -139,21 +145,21 @@ impl Publications {
 
     /// Publishes until all receivers are known to be subscribed. On the publisher's server, nothing may be missing.
     /// Subscriptions take a while to reach the other servers, so the first messages may be missing there.
-    pub(crate) fn begin(&mut self, crew: &mut Crew) -> Result<(), String> {
+    pub(crate) fn begin(&mut self, pool: &mut ClientPool) -> Result<(), String> {
         if self.publisher().is_some() {
             return Ok(());
         }
-        let several = crew.options.servers.len() > self.streams.len();
+        let several = pool.options.servers.len() > self.streams.len();
         let patience = Instant::now() + STALLED;
-        crew.expect();
+        pool.expect();
         loop {
             let now = Instant::now();
-            self.publish(crew, now)?;
-            self.flush(crew, now)?;
+            self.publish(pool, now)?;
+            self.flush(pool, now)?;
             let next = if several { now + FIRST } else { patience };
             while self.under_way() > 0 && Instant::now() < next {
-                crew.wait(Some(next)).map_err(|error| self.explain(error))?;
-                self.receive(crew, |_, _, _| {})?;
+                pool.wait(Some(next)).map_err(|error| self.explain(error))?;
+                self.receive(pool, |_, _, _| {})?;
             }
             if self.under_way() == 0 {
                 break;
@@ -171,17 +177,17 @@ impl Publications {
     /// Stops publishing, and waits until all receivers have all messages, or have skipped them.
     pub(crate) fn finish(
         &mut self,
-        crew: &mut Crew,
+        pool: &mut ClientPool,
         mut on_delivery: impl FnMut(usize, Instant, Instant),
     ) -> Result<(), String> {
-        if let Some(member) = &self.member {
-            member.meet(); // no thread publishes from here on
-            self.streams[0].learn(member.published(), Instant::now());
+        if let Some(load_thread) = &self.load_thread {
+            load_thread.meet(); // no thread publishes from here on
+            self.streams[0].learn(load_thread.published(), Instant::now());
         }
-        crew.expect();
+        pool.expect();
         while self.under_way() > 0 {
-            crew.wait(None).map_err(|error| self.explain(error))?;
-            self.receive(crew, &mut on_delivery)?;
+            pool.wait(None).map_err(|error| self.explain(error))?;
+            self.receive(pool, &mut on_delivery)?;
         }
         self.check(true)
     }
@@ -198,12 +204,12 @@ impl Publications {
     /// handles deliveries, until `end`.
     pub(crate) fn keep_publishing(
         &mut self,
-        crew: &mut Crew,
+        pool: &mut ClientPool,
         window: usize,
         end: Instant,
         mut on_delivery: impl FnMut(usize, Instant, Instant),
     ) -> Result<(), String> {
-        crew.expect();
+        pool.expect();
         loop {
             let now = Instant::now();
             if now >= end {
@@ -212,18 +218,18 @@ impl Publications {
             let mut until = end;
             if self.publisher().is_none() {
                 for stream in 0..self.streams.len() {
-                    while self.streams[stream].ahead(self.member.as_ref()) < window {
-                        self.publish_on(stream, crew, now)?;
+                    while self.streams[stream].ahead(self.load_thread.as_ref()) < window {
+                        self.publish_on(stream, pool, now)?;
                     }
                 }
-                self.flush(crew, now)?;
+                self.flush(pool, now)?;
                 // Messages received by other threads do not wake this one.
-                if self.member.is_some() && self.under_way() < window {
+                if self.load_thread.is_some() && self.under_way() < window {
                     until = end.min(now + OTHERS);
                 }
             }
-            crew.wait(Some(until)).map_err(|error| self.explain(error))?;
-            self.receive(crew, &mut on_delivery)?;
+            pool.wait(Some(until)).map_err(|error| self.explain(error))?;
+            self.receive(pool, &mut on_delivery)?;
         }
     }
 }
@@ -239,8 +245,8 @@ impl Stream {
     }
 
     /// Returns the number of messages in flight, including those to connections of other threads.
-    fn ahead(&self, member: Option<&Member>) -> usize {
-        let others = member.map_or(self.first, |member| member.slowest().min(self.first));
+    fn ahead(&self, load_thread: Option<&LoadThread>) -> usize {
+        let others = load_thread.map_or(self.first, |load_thread| load_thread.slowest().min(self.first));
         self.under_way.len() + usize::try_from(self.first - others).unwrap_or(usize::MAX)
     }
 
@@ -285,7 +291,7 @@ mod tests {
 
     #[test]
     fn skipped_and_outstanding_deliveries_are_counted() {
-        let mut publications = Publications { streams: vec![Stream::new(2)], member: None };
+        let mut publications = Publications { streams: vec![Stream::new(2)], load_thread: None };
         publications.streams[0].learn(5, Instant::now());
         for number in 0..5 {
             assert!(publications.streams[0].count(number, number).is_ok());

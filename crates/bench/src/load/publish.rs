@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::answer::Answer;
-use super::crew::{BEHIND, Crew};
+use super::client_pool::{BEHIND, ClientPool};
 use super::publications::Publications;
 use super::schedule::Schedule;
 use super::window::{Window, measure};
@@ -22,21 +22,21 @@ const SHARE: f64 = 0.5;
 
 /// Sends the next message when all receivers have the previous one: a closed loop. With several threads, the first one
 /// publishes, and all receive.
-pub(crate) fn fan_out(crew: &mut Crew) -> Result<Answer, String> {
-    crew.open_all()?;
-    if let Some(member) = &crew.member {
-        member.meet(); // all connections are open before the first message
+pub(crate) fn fan_out(pool: &mut ClientPool) -> Result<Answer, String> {
+    pool.open_all()?;
+    if let Some(load_thread) = &pool.load_thread {
+        load_thread.meet(); // all connections are open before the first message
     }
-    let under_way = crew.options.window.unwrap_or(1);
-    let mut publications = Publications::new(crew);
-    publications.begin(crew)?;
-    let window = measure(crew, |crew, window| {
+    let under_way = pool.options.window.unwrap_or(1);
+    let mut publications = Publications::new(pool);
+    publications.begin(pool)?;
+    let window = measure(pool, |pool, window| {
         let end = window.end;
-        publications.keep_publishing(crew, under_way, end, |server, due, now| window.record_of(server, due, now))
+        publications.keep_publishing(pool, under_way, end, |server, due, now| window.record_of(server, due, now))
     })?;
-    let mut answer = window.finish(crew);
+    let mut answer = window.finish(pool);
     // Outstanding deliveries prove that no message was lost. They do not count, but their latencies do.
-    publications.finish(crew, |server, due, now| answer.record(server, now.saturating_duration_since(due)))?;
+    publications.finish(pool, |server, due, now| answer.record(server, now.saturating_duration_since(due)))?;
     if publications.publisher().is_some() {
         answer.all.latencies.reset(); // only the publishing thread knows the scheduled times
     }
@@ -45,53 +45,53 @@ pub(crate) fn fan_out(crew: &mut Crew) -> Result<Answer, String> {
 
 /// Publishes on a fixed schedule, independent of deliveries: an open loop. The rate is an option, or a share of the
 /// peak of a closed loop before the window. A latency begins at the scheduled time, as in [`super::paced`].
-pub(crate) fn publish(crew: &mut Crew) -> Result<Answer, String> {
-    crew.open_all()?;
-    let mut publications = Publications::new(crew);
-    publications.begin(crew)?;
-    let peak = peak(&mut publications, crew)?;
-    let rate = crew.options.rate.unwrap_or(peak * crew.options.share.unwrap_or(SHARE));
-    publications.finish(crew, |_, _, _| {})?;
+pub(crate) fn publish(pool: &mut ClientPool) -> Result<Answer, String> {
+    pool.open_all()?;
+    let mut publications = Publications::new(pool);
+    publications.begin(pool)?;
+    let peak = peak(&mut publications, pool)?;
+    let rate = pool.options.rate.unwrap_or(peak * pool.options.share.unwrap_or(SHARE));
+    publications.finish(pool, |_, _, _| {})?;
 
-    let mut window = Window::begin(crew);
+    let mut window = Window::begin(pool);
     let end = window.end;
     let mut schedule = Schedule::new(window.begin, rate);
     loop {
         let now = Instant::now();
         schedule.check(now.min(end), "messages")?;
-        check_server(&publications, crew, now, rate)
+        check_server(&publications, pool, now, rate)
             .map_err(|error| if now < end { error } else { publications.explain(error) })?;
         while let Some((_, due)) = schedule.take(now, end) {
-            publications.publish(crew, due)?;
+            publications.publish(pool, due)?;
         }
-        publications.flush(crew, now)?;
+        publications.flush(pool, now)?;
         let until = match now < end {
             true => end.min(schedule.due()),
             false if publications.under_way() > 0 => now + BEHIND,
             false => break,
         };
-        crew.wait_quietly(Some(until))?;
-        publications.receive(crew, |server, due, now| window.record_of(server, due, now))?;
+        pool.wait_quietly(Some(until))?;
+        publications.receive(pool, |server, due, now| window.record_of(server, due, now))?;
     }
     publications.check(true)?;
     #[allow(clippy::cast_precision_loss)] // connections
-    let offered = rate * crew.clients.len() as f64;
-    Ok(Answer { offered: Some(offered), ..window.finish(crew) })
+    let offered = rate * pool.clients.len() as f64;
+    Ok(Answer { offered: Some(offered), ..window.finish(pool) })
 }
 
 /// Returns the peak rate of a closed loop, in messages per second, without the first quarter of the time.
 #[allow(clippy::cast_precision_loss)] // counts
-fn peak(publications: &mut Publications, crew: &mut Crew) -> Result<f64, String> {
-    let window = crew.options.window.unwrap_or(UNDER_WAY);
-    let mut end = Instant::now() + crew.options.warmup / 4;
-    publications.keep_publishing(crew, window, end, |_, _, _| {})?;
+fn peak(publications: &mut Publications, pool: &mut ClientPool) -> Result<f64, String> {
+    let window = pool.options.window.unwrap_or(UNDER_WAY);
+    let mut end = Instant::now() + pool.options.warmup / 4;
+    publications.keep_publishing(pool, window, end, |_, _, _| {})?;
     let (begin, before) = (Instant::now(), publications.completed());
-    end = begin + crew.options.warmup * 3 / 4;
+    end = begin + pool.options.warmup * 3 / 4;
     loop {
-        publications.keep_publishing(crew, window, end, |_, _, _| {})?;
+        publications.keep_publishing(pool, window, end, |_, _, _| {})?;
         publications.check(false)?;
         let (took, completed) = (begin.elapsed(), publications.completed() - before);
-        if completed >= LEAST || took > crew.options.warmup + MOST_SEARCHED {
+        if completed >= LEAST || took > pool.options.warmup + MOST_SEARCHED {
             if completed == 0 {
                 return Err(format!("the server has delivered nothing to everybody in {:.0} s", took.as_secs_f64()));
             }
@@ -101,12 +101,12 @@ fn peak(publications: &mut Publications, crew: &mut Crew) -> Result<f64, String>
     }
 }
 
-fn check_server(publications: &Publications, crew: &mut Crew, now: Instant, rate: f64) -> Result<(), String> {
+fn check_server(publications: &Publications, pool: &mut ClientPool, now: Instant, rate: f64) -> Result<(), String> {
     let late = publications.oldest().is_some_and(|due| now.saturating_duration_since(due) > BEHIND);
-    if !late && !crew.behind(now) {
+    if !late && !pool.behind(now) {
         return Ok(());
     }
     publications.check(false)?;
-    let receivers = crew.clients.len();
+    let receivers = pool.clients.len();
     Err(format!("the server cannot deliver {rate:.1} messages a second to {receivers} connections"))
 }

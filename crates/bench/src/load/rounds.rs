@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::client::{Client, Found, REFUSED};
-use super::crew::{Crew, STALLED, unasked};
+use super::client::{Client, ConnectionChange, REFUSED};
+use super::client_pool::{ClientPool, STALLED, unasked};
 
 /// The number of connections that are opened at the same time, except by workloads that measure opening.
 const OPENING: usize = 64;
@@ -15,7 +15,7 @@ const STARTING: Duration = Duration::from_secs(3);
 /// The time without the end of any connection after which waiting for closing handshakes stops.
 const CLOSING: Duration = Duration::from_secs(2);
 
-impl Crew {
+impl ClientPool {
     /// Opens all connections, some at the same time.
     pub(crate) fn open_all(&mut self) -> Result<(), String> {
         self.open_first()?;
@@ -91,21 +91,21 @@ impl Crew {
                 return Ok(Some(reason.unwrap_or_else(stalled)));
             }
             self.wait_quietly(Some(answered + STALLED))?;
-            self.serve_each(&mut unasked, |crew, number, found| {
-                let Some(client) = &crew.clients[number] else { return Ok(()) };
+            self.serve_each(&mut unasked, |pool, number, found| {
+                let Some(client) = &pool.clients[number] else { return Ok(()) };
                 match found {
-                    Found::Opened => {
+                    ConnectionChange::Opened => {
                         answered = Instant::now();
                         on_open(client.begun, answered);
                         under_way -= 1;
                     }
-                    Found::Lost(error) => {
+                    ConnectionChange::Lost(error) => {
                         // The loss of an open connection is a failure as well.
                         under_way -= usize::from(!client.is_open);
                         reason.get_or_insert(error);
-                        crew.forget(number);
+                        pool.forget(number);
                     }
-                    Found::Nothing | Found::Closed => {}
+                    ConnectionChange::Nothing | ConnectionChange::Closed => {}
                 }
                 Ok(())
             })?;
@@ -122,8 +122,8 @@ impl Crew {
         let mut end = Instant::now() + CLOSING;
         while left > 0 && Instant::now() < end {
             self.wait_quietly(Some(end))?;
-            self.serve_each(&mut unasked, |crew, number, _| {
-                crew.forget(number); // any event ends the wait for it
+            self.serve_each(&mut unasked, |pool, number, _| {
+                pool.forget(number); // any event ends the wait for it
                 left -= 1;
                 end = Instant::now() + CLOSING;
                 Ok(())
@@ -151,9 +151,9 @@ impl Crew {
         let mut left = 0;
         for client in self.clients.iter_mut().flatten() {
             if client.can_send() {
-                let mut line = client.line(now, &mut self.content)?;
-                line.send(now)?;
-                line.flush();
+                let mut connection = client.connection(now, &mut self.content)?;
+                connection.send(now)?;
+                connection.flush();
             }
             left += client.exchange.due.len();
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::crew::BEHIND;
+use super::client_pool::BEHIND;
 
 /// Times at equal intervals: number n is due n / rate seconds after the start. Each is computed from the start, so that
 /// rounding errors do not accumulate.

@@ -16,9 +16,9 @@ use wirespeed_driver::entropy;
 use wirespeed_driver::protocol::{Config, Connection, Limits, MessageKind, Side};
 
 use super::answer::Answer;
-use super::client::{Came, Line, UNASKED};
+use super::client::{OpenConnection, Received, UNASKED};
+use super::client_pool::ClientPool;
 use super::content::Content;
-use super::crew::Crew;
 use super::text;
 use super::window::{Window, measure};
 
@@ -46,29 +46,29 @@ const ASK: Duration = Duration::from_millis(10);
 
 const REPORT: &[u8] = b"report";
 
-pub(crate) fn run(crew: &mut Crew) -> Result<Answer, String> {
-    let connections = crew.options.connections;
-    crew.open_all()?;
-    let turn = crew.options.messages.map(|messages| messages as u64);
+pub(crate) fn run(pool: &mut ClientPool) -> Result<Answer, String> {
+    let connections = pool.options.connections;
+    pool.open_all()?;
+    let turn = pool.options.messages.map(|messages| messages as u64);
     // A question follows each half of the unconfirmed messages, so each half is at least a block.
     let share = AHEAD / connections;
-    let block = Block::new(&mut crew.content, turn, (share / 2).min(BLOCK))?;
+    let block = Block::new(&mut pool.content, turn, (share / 2).min(BLOCK))?;
     let least = ((share / block.size) as u64).max(block.messages * 2);
     let every = ASK.max(Duration::from_secs(1) * u32::try_from(connections).unwrap_or(u32::MAX) / QUESTIONS as u32);
     let now = Instant::now();
     let sinks = (0..connections).map(|_| Sink::new(least, now)).collect();
     let mut load = Load { block, sinks, least, every, turn, goal: 0 };
-    let window = measure(crew, |crew, window| {
+    let window = measure(pool, |pool, window| {
         let begun = Instant::now();
         load.begin_turn();
-        load.send_until_end(crew, window)?;
-        load.finish(crew, window)?;
+        load.send_until_end(pool, window)?;
+        load.finish(pool, window)?;
         if turn.is_some() {
             window.answer.record(0, begun.elapsed());
         }
         Ok(())
     })?;
-    Ok(window.finish(crew))
+    Ok(window.finish(pool))
 }
 
 /// A block of encoded frames.
@@ -146,8 +146,8 @@ impl Load {
     }
 
     /// Sends until the window or the round is over, and counts confirmed messages.
-    fn send_until_end(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
-        crew.expect();
+    fn send_until_end(&mut self, pool: &mut ClientPool, window: &mut Window) -> Result<(), String> {
+        pool.expect();
         loop {
             let now = Instant::now();
             let end = self.turn.is_none().then_some(window.end);
@@ -157,75 +157,75 @@ impl Load {
             // One turn of each connection that can send.
             for number in 0..self.sinks.len() {
                 if self.sinks[number].hungry {
-                    self.sinks[number].hungry = self.send(crew, number, now)?;
+                    self.sinks[number].hungry = self.send(pool, number, now)?;
                 }
             }
             let hungry = self.sinks.iter().any(|sink| sink.hungry);
-            crew.wait(if hungry { Some(now) } else { end })?;
-            self.receive(crew, window)?;
+            pool.wait(if hungry { Some(now) } else { end })?;
+            self.receive(pool, window)?;
         }
     }
 
     /// Sends some blocks. Returns false if the socket or the server is behind.
-    fn send(&mut self, crew: &mut Crew, number: usize, now: Instant) -> Result<bool, String> {
+    fn send(&mut self, pool: &mut ClientPool, number: usize, now: Instant) -> Result<bool, String> {
         let Self { block, sinks, every, turn, goal, .. } = self;
         let sink = &mut sinks[number];
-        let mut line = crew.line(number, now)?;
+        let mut connection = pool.connection(number, now)?;
         let more = |sink: &Sink| if turn.is_none() { sink.unconfirmed() < sink.ahead } else { sink.sent < *goal };
         let mut bytes = 0;
-        while more(sink) && bytes < BLOCK && line.sender.send_half().queued() < QUEUED {
-            if line.sender.send_half().deflate().is_some() {
+        while more(sink) && bytes < BLOCK && connection.sender.send_half().queued() < QUEUED {
+            if connection.sender.send_half().deflate().is_some() {
                 // Compression depends on earlier messages, so these frames cannot be prepared.
                 for _ in 0..block.messages {
-                    line.send(now)?;
-                    line.exchange.due.clear(); // messages have no replies
+                    connection.send(now)?;
+                    connection.exchange.due.clear(); // messages have no replies
                 }
             } else {
                 let payloads = block.messages * block.size as u64;
-                line.sender.send_half_mut().send_encoded(&block.frames, block.messages, payloads).map_err(text)?;
+                connection.sender.send_half().send_encoded(&block.frames, block.messages, payloads).map_err(text)?;
             }
             bytes += block.frames.len();
             sink.sent += block.messages;
             if turn.is_none() && (now >= sink.ask || sink.unasked() >= sink.ahead / 2) {
                 sink.ask = now + *every;
-                sink.ask(&mut line)?;
+                sink.ask(&mut connection)?;
             }
         }
-        line.flush();
+        connection.flush();
         // In a round, each connection continues until all have sent their messages.
-        Ok((turn.is_some() || more(sink)) && line.sender.send_half().queued() == 0)
+        Ok((turn.is_some() || more(sink)) && connection.sender.send_half().queued() == 0)
     }
 
     /// Handles the events of the last wait.
-    fn receive(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
+    fn receive(&mut self, pool: &mut ClientPool, window: &mut Window) -> Result<(), String> {
         let Self { block, sinks, least, .. } = self;
-        crew.serve(&mut |number, line, came| {
+        pool.serve(&mut |number, connection, received| {
             let sink = &mut sinks[number];
-            window.count(line.now, sink.answer(block, came, line.now, *least)?);
+            window.count(connection.now, sink.answer(block, received, connection.now, *least)?);
             Ok(())
         })?;
-        for ready in &crew.ready {
-            let room = crew.clients[ready.number].as_ref().is_some_and(|client| client.queued() < QUEUED);
+        for ready in &pool.ready {
+            let room = pool.clients[ready.number].as_ref().is_some_and(|client| client.queued() < QUEUED);
             sinks[ready.number].hungry |= room;
         }
         Ok(())
     }
 
     /// Asks the final question on all connections, and waits for the answers.
-    fn finish(&mut self, crew: &mut Crew, window: &mut Window) -> Result<(), String> {
+    fn finish(&mut self, pool: &mut ClientPool, window: &mut Window) -> Result<(), String> {
         let now = Instant::now();
         for (number, sink) in self.sinks.iter_mut().enumerate() {
-            let mut line = crew.line(number, now)?;
-            sink.ask(&mut line)?;
-            line.flush();
+            let mut connection = pool.connection(number, now)?;
+            sink.ask(&mut connection)?;
+            connection.flush();
         }
-        crew.expect();
+        pool.expect();
         while self.sinks.iter().any(|sink| !sink.asked.is_empty()) {
-            crew.wait(None).map_err(|error| {
+            pool.wait(None).map_err(|error| {
                 let silent = self.sinks.iter().filter(|sink| !sink.asked.is_empty()).count();
                 format!("{silent} connections have no answer to `report`: {error}")
             })?;
-            self.receive(crew, window)?;
+            self.receive(pool, window)?;
         }
         Ok(())
     }
@@ -245,15 +245,15 @@ impl Sink {
         self.sent - self.asked.back().map_or(self.confirmed, |(sent, _)| *sent)
     }
 
-    fn ask(&mut self, line: &mut Line<'_>) -> Result<(), String> {
-        line.sender.send_half_mut().send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
-        self.asked.push_back((self.sent, line.now));
+    fn ask(&mut self, connection: &mut OpenConnection<'_>) -> Result<(), String> {
+        connection.sender.send_half().send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
+        self.asked.push_back((self.sent, connection.now));
         Ok(())
     }
 
     /// Returns how many more messages an answer confirms. It must confirm all that were sent before its question.
-    fn answer(&mut self, block: &Block, came: Came<'_>, now: Instant, least: u64) -> Result<u64, String> {
-        let Came::Message(kind, bytes) = came else { return Err(UNASKED.into()) };
+    fn answer(&mut self, block: &Block, received: Received<'_>, now: Instant, least: u64) -> Result<u64, String> {
+        let Received::Message(kind, bytes) = received else { return Err(UNASKED.into()) };
         let wrong = || {
             let begin = &bytes[..bytes.len().min(60)];
             format!("the server answered `report` with {:?}", String::from_utf8_lossy(begin))

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, Part};
-use super::crew::Crew;
-use super::team::Member;
+use super::client_pool::ClientPool;
+use super::threads::LoadThread;
 
 /// The number of seconds with counts of their own.
 const SECONDS: usize = 5;
@@ -26,23 +26,23 @@ pub(crate) struct Window {
 /// Repeats a step during the warm-up and then during the window, which is returned. A long step checks the
 /// [end](Window::end) itself.
 pub(crate) fn measure(
-    crew: &mut Crew,
-    mut step: impl FnMut(&mut Crew, &mut Window) -> Result<(), String>,
+    pool: &mut ClientPool,
+    mut step: impl FnMut(&mut ClientPool, &mut Window) -> Result<(), String>,
 ) -> Result<Window, String> {
-    let mut window = Window::warm_up(crew);
+    let mut window = Window::warm_up(pool);
     while Instant::now() < window.end {
-        step(crew, &mut window)?;
+        step(pool, &mut window)?;
     }
-    window = Window::begin(crew);
+    window = Window::begin(pool);
     while Instant::now() < window.end {
-        step(crew, &mut window)?;
+        step(pool, &mut window)?;
     }
     Ok(window)
 }
 
 impl Window {
-    fn new(crew: &Crew, length: Duration) -> Self {
-        let servers = crew.options.servers.len();
+    fn new(pool: &ClientPool, length: Duration) -> Self {
+        let servers = pool.options.servers.len();
         let servers = (0..servers).filter(|_| servers > 1).map(|_| Part::default()).collect();
         let answer = Answer { servers, ..Answer::default() };
         let (processor, begin) = (processor_time(), Instant::now());
@@ -50,17 +50,17 @@ impl Window {
     }
 
     /// Returns the warm-up, whose counts are discarded.
-    pub(crate) fn warm_up(crew: &Crew) -> Self {
-        Self::new(crew, crew.options.warmup)
+    pub(crate) fn warm_up(pool: &ClientPool) -> Self {
+        Self::new(pool, pool.options.warmup)
     }
 
     /// Begins the window, and prints that on standard output.
-    pub(crate) fn begin(crew: &mut Crew) -> Self {
-        if crew.member.as_ref().is_none_or(Member::meet) {
+    pub(crate) fn begin(pool: &mut ClientPool) -> Self {
+        if pool.load_thread.as_ref().is_none_or(LoadThread::meet) {
             crate::show("begin\n");
         }
-        crew.waited = Duration::ZERO;
-        Self::new(crew, crew.options.seconds)
+        pool.waited = Duration::ZERO;
+        Self::new(pool, pool.options.seconds)
     }
 
     /// Counts checked operations.
@@ -91,21 +91,21 @@ impl Window {
     }
 
     /// Returns the result until the end, or until the last operation, if that was later.
-    pub(crate) fn finish(self, crew: &Crew) -> Answer {
-        let whole = crew.options.seconds.as_secs() as usize;
+    pub(crate) fn finish(self, pool: &ClientPool) -> Answer {
+        let whole = pool.options.seconds.as_secs() as usize;
         let by_second = self.seconds[..if whole < 2 { 0 } else { whole.min(SECONDS) }].to_vec();
         let took = self.last.max(self.end).saturating_duration_since(self.begin);
-        Answer { by_second, ..self.finish_after(crew, took) }
+        Answer { by_second, ..self.finish_after(pool, took) }
     }
 
     /// Returns the result for a duration of `took`, without the counts of single seconds.
-    pub(crate) fn finish_after(self, crew: &Crew, took: Duration) -> Answer {
+    pub(crate) fn finish_after(self, pool: &ClientPool, took: Duration) -> Answer {
         let seconds = took.as_secs_f64();
         Answer {
             seconds,
             cpu: Some(processor_time() - self.processor),
-            limited: Some((1.0 - crew.waited.as_secs_f64() / seconds).clamp(0.0, 1.0)),
-            deflate: crew.deflate(),
+            limited: Some((1.0 - pool.waited.as_secs_f64() / seconds).clamp(0.0, 1.0)),
+            deflate: pool.deflate(),
             ..self.answer
         }
     }
