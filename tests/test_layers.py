@@ -451,7 +451,7 @@ TESTED_INSIDE = {
     "tests/test_asgi_requests.py": {"asgi._head", "asgi._server"},
     "tests/test_cli_renewal.py": {"cli._renewal"},
     "tests/asyncio/test_io_backends.py": {"_native"},
-    "tests/test_cycles.py": {"_native"},
+    "tests/test_cycles.py": {"_native", "_options.client", "_options.server"},
     "tests/test_client_options.py": {"_native", "_net.uri", "_options.client"},
     "tests/test_handshake_limiter.py": {
         "_handshake.eviction",
@@ -465,6 +465,7 @@ TESTED_INSIDE = {
         "sync._pending_handshake",
     },
     "tests/test_hints.py": {"_options.hints"},
+    "tests/test_options_table.py": {"_options.client", "_options.server", "_options.table"},
     "tests/test_proxy.py": {"_net.proxy", "_net.uri"},
     "tests/test_race.py": {"_net.addresses", "_net.race"},
     "tests/test_redaction.py": {"_redaction"},

@@ -23,6 +23,7 @@ mod handshake;
 mod headers;
 mod leaked;
 mod opening;
+mod options;
 mod payload;
 mod source;
 mod ssl_layer;
@@ -80,9 +81,11 @@ mod _native {
     #[pymodule_export]
     use crate::opening::handshake_limiter::PyHandshakeLimiter;
     #[pymodule_export]
-    use crate::opening::server::{ServerOpening, ServerSettings};
+    use crate::opening::server::ServerOpening;
     #[pymodule_export]
     use crate::opening::{ClientPlan, Opened};
+    #[pymodule_export]
+    use crate::options::{NativeClientOptions, NativeServerOptions};
     #[pymodule_export]
     use crate::tls::{ClientTLS, ServerTLS, system_authorities};
 

@@ -11,7 +11,7 @@ from typing import Any
 from .._handshake.negotiation import log_hint
 from .._handshake.pending_handshake import PendingHandshake
 from .._handshake.responses import common_fields
-from .._native import Opened, ServerOpening, ServerSettings, ServerTLS
+from .._native import NativeServerOptions, Opened, ServerOpening, ServerTLS
 from .._options.server import ServerOptions
 from .handshake_limiter import HandshakeLimiterBase
 
@@ -29,7 +29,7 @@ class Refusal(bytes):
 
 def reception(
     pending: PendingHandshake,
-    settings: ServerSettings,
+    settings: NativeServerOptions,
     tls: ServerTLS | Any | None,
     options: ServerOptions,
     limiter: HandshakeLimiterBase,
@@ -41,7 +41,7 @@ def reception(
 
     Args:
         pending: An accepted socket, and the bytes received so far.
-        settings: The settings of the server.
+        settings: The options of the server in native form.
         tls: Native TLS settings or an ``ssl.SSLContext``, ``None`` for no TLS.
         options: The options of the server.
         limiter: Notified of progress.

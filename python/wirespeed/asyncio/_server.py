@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import signal as signal_module
 import socket as socket_module
-import ssl as ssl_module
 import sys
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
@@ -27,8 +26,7 @@ from .._serving.handling import log_handler_error, not_awaitable
 from .._serving.reception import reception
 from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
-from ..tls import TLS
-from ._connection import Connection, attach, choose_io_backend, native_arguments
+from ._connection import Connection, attach, choose_io_backend
 from ._deadline import Deadline
 from ._handshake_limiter import HandshakeLimiter, HandshakeTask
 from ._leaving import can_suspend
@@ -89,18 +87,10 @@ class Server(ServerBase):
         place: Place,
         handler: Handler | None,
         options: AsyncServerOptions,
-        *,
-        ssl: TLS | ssl_module.SSLContext | None,
-        backlog: int,
-        start_serving: bool,
-        create_connection: Callable[..., ServerConnection] | None,
     ) -> None:
-        super().__init__(handler, options, ssl, create_connection, ServerConnection)
+        super().__init__(handler, options, ServerConnection)
         self._place = place
-        self._options = options
-        self._arguments = native_arguments(options)
-        self._backlog = backlog
-        self._start_serving = start_serving
+        self._options: AsyncServerOptions = options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._acceptor: Acceptor | None = None
         self._pending_handshakes: PendingHandshakes | None = None
@@ -145,11 +135,11 @@ class Server(ServerBase):
         try:
             self._listeners = await self._bind(self._loop)
             self._acceptor = Acceptor(
-                self._listeners.sockets, self._backlog, self._accepted, self._limiter, self.logger
+                self._listeners.sockets, self._options.backlog, self._accepted, self._limiter, self.logger
             )
             if self._is_closing:
                 self._stop_listening()
-            elif self._start_serving:
+            elif self._options.start_serving:
                 await self.start_serving()
         except BaseException:
             self._stop_listening()
@@ -511,7 +501,7 @@ class Server(ServerBase):
                 with Deadline(left):
                     opened = pending.finish()
                     if opened is None:
-                        steps = reception(pending, self._settings, self._ssl.native, options, self._limiter)
+                        steps = reception(pending, options.native, self._ssl.native, options, self._limiter)
                         opened = await receive_request(sock, steps)
                     # The request is complete, so the limiter must not close the client any more.
                     self._limiter.leave(pending.entry)
@@ -572,15 +562,12 @@ class Server(ServerBase):
                     remote_address=remote,
                     listener=None if self._options.listener is None else self._options.listener(),
                     server=self,
-                    **self._arguments,
                 ), None
             except Exception as exc:
                 # If the handshake is still unused, send the client a response.
                 addresses = {"local_address": local, "remote_address": remote}
                 with contextlib.suppress(RuntimeError):
-                    connection = ServerConnection(
-                        opened, loop=self._loop, logger=self.logger, server=self, **addresses, **self._arguments
-                    )
+                    connection = ServerConnection(opened, loop=self._loop, logger=self.logger, server=self, **addresses)
                     log_handshake_error(pending, connection, exc, self._limiter, self.logger)
                     refuse(connection)
                     return connection, exc

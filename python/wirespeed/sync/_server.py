@@ -17,7 +17,6 @@ from .._connection.state import State
 from .._handshake.eviction import LingeringSocket
 from .._handshake.negotiation import LINGER_TIMEOUT, log_refusal, negotiation, refuse
 from .._handshake.pending_handshake import PendingHandshake
-from .._lazy import ssl as ssl_module
 from .._net.binding import EXHAUSTED, RETRY_DELAY, Place
 from .._options.server import ServerOptions, check_close_frame
 from .._serving.accepting import Accept, AcceptErrors, accepting
@@ -25,7 +24,6 @@ from .._serving.handling import log_handler_error
 from .._serving.reception import reception
 from .._serving.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
-from ..tls import TLS
 from ._connection import Connection
 from ._handshake_limiter import HandshakeLimiter, HandshakeThread
 from ._pending_handshake import PendingHandshakes
@@ -76,13 +74,8 @@ class Server(ServerBase):
         place: Place,
         handler: Handler,
         options: ServerOptions,
-        *,
-        ssl: TLS | ssl_module.SSLContext | None,
-        backlog: int,
-        create_connection: Callable[..., ServerConnection] | None,
     ) -> None:
-        super().__init__(handler, options, ssl, create_connection, ServerConnection)
-        self._options = options
+        super().__init__(handler, options, ServerConnection)
         self._listeners = place.bind(
             [
                 socket_module.getaddrinfo(host, place.port, place.family, socket_module.SOCK_STREAM, 0, place.flags)
@@ -92,7 +85,7 @@ class Server(ServerBase):
         self.socket = self._listeners.sockets[0]
         try:
             for sock in self._listeners.sockets:
-                sock.listen(backlog)
+                sock.listen(options.backlog)
             # Wakes the thread in serve_forever.
             self._woken, self._waker = socket_module.socketpair()
         except BaseException:
@@ -498,7 +491,7 @@ class Server(ServerBase):
                     local = sock.getsockname()
                     opened = pending.finish()
                     if opened is None:
-                        steps = reception(pending, self._settings, self._ssl.native, options, self._limiter)
+                        steps = reception(pending, options.native, self._ssl.native, options, self._limiter)
                         opened = receive_request(sock, pending.deadline, steps)
                 finally:
                     # Before closing the descriptor or passing it on: afterwards the limiter must not touch it.

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use wirespeed_driver::opening::handshake_limiter::{BURST, Due, GRACE, HandshakeLimiter, IDLE_TIME};
 
+use crate::options::duration;
+
 /// The origin that a client is counted under, chosen by the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, FromPyObject)]
 enum Origin {
@@ -68,7 +70,7 @@ impl PyHandshakeLimiter {
 
     #[new]
     fn new(limit: usize, patience: f64, grace: f64) -> PyResult<Self> {
-        let of = |name, seconds| super::duration(name, Some(seconds)).map(Option::unwrap_or_default);
+        let of = |name, seconds| duration(name, Some(seconds)).map(Option::unwrap_or_default);
         let (patience, grace) = (of("patience", patience)?, of("grace", grace)?);
         let pending = Mutex::new(HandshakeLimiter::with_idle_time(limit, patience, grace));
         Ok(Self { pending, start: Instant::now(), patience, grace })

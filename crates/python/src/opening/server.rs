@@ -1,73 +1,30 @@
 //! The opening of a server up to a complete request. The connection that it creates sends the answer.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use wirespeed_driver::Keepalive;
-use wirespeed_driver::blocking::Settings;
 use wirespeed_driver::opening::{Opening, Server, Stage};
-use wirespeed_driver::protocol::Limits;
-use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake::{self, ServerConfig};
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
-use super::{DeflateOptions, Opened, Parts, duration};
+use super::{Opened, Parts};
 use crate::addresses::Addresses;
 use crate::handshake::{Handshake, reject};
+use crate::options::NativeServerOptions;
 use crate::ssl_layer::SslLayer;
 use crate::tls::ServerTLS;
 use crate::{errors, headers, ssl_layer};
-
-/// The settings that all connections of a server share: keyword arguments of `serve`, checked by Python code.
-#[pyclass(frozen, module = "wirespeed._native")]
-pub(crate) struct ServerSettings {
-    config: ServerConfig,
-    limits: Limits,
-    settings: Settings,
-    ping_interval: Option<Duration>,
-    ping_timeout: Option<Duration>,
-}
-
-#[pymethods]
-impl ServerSettings {
-    #[new]
-    #[pyo3(signature = (*, subprotocols, deflate, max_size, max_fragment_size, max_fragments, queue_messages, queue_bytes, ping_interval, ping_timeout, close_timeout))]
-    #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
-    fn new(
-        subprotocols: Vec<String>,
-        deflate: Option<DeflateOptions>,
-        max_size: Option<usize>,
-        max_fragment_size: Option<usize>,
-        max_fragments: Option<u32>,
-        queue_messages: usize,
-        queue_bytes: usize,
-        ping_interval: Option<f64>,
-        ping_timeout: Option<f64>,
-        close_timeout: Option<f64>,
-    ) -> PyResult<Self> {
-        Ok(Self {
-            config: ServerConfig { deflate: deflate.map(negotiate::Config::from), subprotocols },
-            limits: Limits { message_size: max_size, fragment_size: max_fragment_size, fragments: max_fragments },
-            settings: Settings {
-                close_timeout: duration("close_timeout", close_timeout)?,
-                queue_messages,
-                queue_bytes,
-            },
-            ping_interval: duration("ping_interval", ping_interval)?,
-            ping_timeout: duration("ping_timeout", ping_timeout)?,
-        })
-    }
-}
 
 /// The opening of one server connection. Call `feed` and send `take_output()` until `done`, then `finish`.
 /// After an error, call `reject` and send the output.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ServerOpening {
-    settings: Py<ServerSettings>,
+    options: Py<NativeServerOptions>,
     inner: Mutex<Option<Server>>,
 }
 
@@ -85,17 +42,19 @@ impl ServerOpening {
 impl ServerOpening {
     /// Starts the opening, with a TLS handshake if `tls` is a `ServerTLS` or an `ssl.SSLContext`.
     #[new]
-    #[pyo3(signature = (settings, tls = None))]
-    fn new(py: Python<'_>, settings: Py<ServerSettings>, tls: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+    #[pyo3(signature = (options, tls = None))]
+    fn new(py: Python<'_>, options: Py<NativeServerOptions>, tls: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let layer = |config: &Bound<'_, PyAny>| -> PyResult<Box<dyn Layer>> {
             let Ok(native) = config.cast::<ServerTLS>() else { return Ok(Box::new(SslLayer::server(config)?)) };
             let layer = RustlsLayer::server(native.get().config.clone());
             Ok(Box::new(layer.map_err(|error| errors::tls_error(py, error))?))
         };
         let layer = tls.map(layer).transpose()?;
-        let server = Server::new(settings.get().config.clone(), handshake::Limits::default(), layer);
+        let config = options.get();
+        let config = ServerConfig { deflate: config.deflate, subprotocols: config.subprotocols.clone() };
+        let server = Server::new(config, handshake::Limits::default(), layer);
         let server = server.map_err(|error| errors::server_opening(py, error))?;
-        Ok(Self { settings, inner: Mutex::new(Some(server)) })
+        Ok(Self { options, inner: Mutex::new(Some(server)) })
     }
 
     /// Whether the TLS handshake is in progress.
@@ -145,17 +104,11 @@ impl ServerOpening {
             return Err(incomplete());
         }
         let server = self.lock().take().ok_or_else(incomplete)?;
-        let plan = self.settings.get();
-        let keepalive = Keepalive::new(plan.ping_interval, plan.ping_timeout, Instant::now());
-        let (endpoint, handshake) = server.finish(plan.limits, keepalive).ok_or_else(incomplete)?;
+        let options = self.options.get().connection;
+        let keepalive = Keepalive::new(options.ping_interval, options.ping_timeout, Instant::now());
+        let (endpoint, handshake) = server.finish(options.limits, keepalive).ok_or_else(incomplete)?;
         let handshake = Handshake::server(handshake).ok_or_else(incomplete)?;
-        Ok(Opened::new(Parts {
-            endpoint,
-            socket: None,
-            addresses: Addresses::default(),
-            settings: plan.settings,
-            handshake,
-        }))
+        Ok(Opened::new(Parts { endpoint, socket: None, addresses: Addresses::default(), options, handshake }))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..._net.redirects import RedirectChain
-from ..._options.client import Network
+from ..._options.client import ClientOptions
 from . import _heads as heads
 from ._redirecting import Chain
 from ._settings import additional, check_overrides, check_subprotocols
 
-__all__ = ["Connecting", "local_uri", "network_with_chain"]
+__all__ = ["Connecting", "local_uri", "options_with_chain"]
+
+_Options = TypeVar("_Options", bound=ClientOptions)
 
 
 class Connecting:
@@ -88,19 +89,17 @@ class Connecting:
         return delay
 
 
-def network_with_chain(chain: Chain, network: dict[str, Any]) -> Network:
-    """Return the network arguments for connecting, with redirects as in websockets.
+def options_with_chain(kind: type[_Options], chain: Chain, options: dict[str, Any]) -> _Options:
+    """Return the options for connecting, with redirects as in websockets.
 
     Args:
+        kind: The class of the options.
         chain: The redirect chain to use.
-        network: Keyword arguments of ``Network``.
+        options: The options.
     """
-
-    class Redirecting(Network):
-        def chain(self, uri: str, headers: Any) -> RedirectChain:
-            return chain
-
-    return Redirecting(**network)
+    made = kind({"additional_headers": chain.headers, **options})
+    vars(made)["chain"] = lambda uri, headers: chain
+    return made
 
 
 def local_uri(uri: str | None, kwargs: dict[str, Any]) -> str:
