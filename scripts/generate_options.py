@@ -23,11 +23,11 @@ WIDTH = 120
 BEGIN, END = "    # Generated from table.py", "    # End of the generated lines"
 
 # The file, the function or class, whose options it has, and whether it is for Unix sockets: its docstring has no
-# descriptions of these options.
+# descriptions of these options. None: the signature has a `TypedDict` of the options, one of the classes below.
 FUNCTIONS = [
-    ("asyncio/_client.py", "connect", "connect", False),
+    ("asyncio/_client.py", "connect", "connect", None),
     ("asyncio/_client.py", "unix_connect", "connect", True),
-    ("sync/_client.py", "connect", "sync.connect", False),
+    ("sync/_client.py", "connect", "sync.connect", None),
     ("sync/_client.py", "unix_connect", "sync.connect", True),
     ("asyncio/_serve.py", "serve", "serve", False),
     ("asyncio/_serve.py", "unix_serve", "serve", True),
@@ -35,8 +35,11 @@ FUNCTIONS = [
     ("sync/_serve.py", "unix_serve", "sync.serve", True),
 ]
 
-# The class, whose options it has, and whose options its base class has. `Policy` keeps the options left out.
+# The class, whose options it has, and whose options its base class has; "": it is a `TypedDict`. `Policy` keeps the
+# options left out.
 CLASSES = [
+    ("asyncio/_client.py", "ConnectOptions", "connect", ""),
+    ("sync/_client.py", "ConnectOptions", "sync.connect", ""),
     ("_options/client.py", "ClientOptions", "sync.connect", None),
     ("_options/client.py", "AsyncClientOptions", "connect", "sync.connect"),
     ("_options/server.py", "ServerOptions", "sync.serve", None),
@@ -118,6 +121,8 @@ def descriptions(function: str, indent: str) -> list[str]:
 
 
 def attributes(function: str, base: str | None) -> list[str]:
+    if base == "":
+        return [f"    {option.name}: {chosen(option.type, function)}" for _, option in options_of(function)]
     lines = []
     for _, option in options_of(function):
         if base not in option.functions and option.name not in LEFT_OUT:
@@ -133,17 +138,17 @@ def between(lines: list[str], first: int, begin: str, end: str, new: list[str]) 
     return [*lines[: at + 1], *new, *lines[until:]]
 
 
-def generate_function(text: str, name: str, function: str, unix: bool) -> str:
+def generate_function(text: str, name: str, function: str, unix: bool | None) -> str:
     lines = text.splitlines()
     node = next(node for node in ast.parse(text).body if getattr(node, "name", None) == name)
     assert isinstance(node, (ast.FunctionDef, ast.ClassDef))
-    definition: Any = node
-    if isinstance(node, ast.ClassDef):
-        definition = next(part for part in node.body if getattr(part, "name", None) == "__init__")
-    indent = " " * definition.col_offset
-    lines = between(
-        lines, definition.lineno - 1, f"{indent}    *,", f"{indent})", signature(function, unix, indent + "    ")
-    )
+    if unix is not None:
+        definition: Any = node
+        if isinstance(node, ast.ClassDef):
+            definition = next(part for part in node.body if getattr(part, "name", None) == "__init__")
+        indent = " " * definition.col_offset
+        parameters = signature(function, unix, indent + "    ")
+        lines = between(lines, definition.lineno - 1, f"{indent}    *,", f"{indent})", parameters)
     if unix:
         return "\n".join(lines) + "\n"
     inner = " " * (node.col_offset + 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
@@ -96,3 +96,58 @@ def test_headers_that_cannot_be_sent_are_found_each_time() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="Upgrade"):
             options.request(uri, Headers({"Upgrade": "h2c"}))
+
+
+class Known(TypedDict, total=False):
+    """The names that the tests below use."""
+
+    ping_interval: Any
+    open_timeout: Any
+    compression: Any
+    subprotocols: Any
+    proxy: Any
+    listener: Any
+
+
+def cached(kind: Any, **options: Any) -> Any:
+    return kind.cached("connect", options, Known)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_options(kind: Any) -> None:
+    options = cached(kind, compression=None, ping_interval=5)
+    assert cached(kind, compression=None, ping_interval=5) is options
+    assert type(options) is kind
+    assert (options.compression, options.ping_interval) == (None, 5)
+    assert cached(kind, compression=None, ping_interval=6).ping_interval == 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [True, "5", -1, float("nan"), [5]])
+def test_equal_cached_values_of_other_types(kind: Any, value: Any) -> None:
+    cached(kind, open_timeout=1)
+    for _ in range(2):
+        with pytest.raises((TypeError, ValueError), match="open_timeout"):
+            cached(kind, open_timeout=value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"subprotocols": ["a"]}, {"proxy": "http://user:secret@proxy:8080"}, {"listener": Kept()}],
+    ids=["mutable", "secret", "object"],
+)
+def test_options_that_are_not_cached(options: dict[str, Any]) -> None:
+    assert cached(AsyncClientOptions, **options) is not cached(AsyncClientOptions, **options)
+
+
+def test_number_of_cached_options() -> None:
+    first = cached(ClientOptions, open_timeout=1)
+    for number in range(2, 200):
+        cached(ClientOptions, open_timeout=number)
+    assert cached(ClientOptions, open_timeout=1) is not first
+
+
+def test_unknown_options_are_not_cached() -> None:
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"connect\(\) got .* 'max_size'"):
+            cached(ClientOptions, max_size=None)

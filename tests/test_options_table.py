@@ -46,6 +46,7 @@ def call(function: str, options: dict[str, Any]) -> Any:
 
 def wrong_values(option: Option, check: Check, function: str) -> Iterator[tuple[Any, type[Exception], str]]:
     """Values that a check refuses, with the error and a part of its text."""
+    value: Any
     if isinstance(check, Seconds):
         for value in ("1", True, [1], ...):
             yield value, TypeError, "must be a number of seconds or None, not " + type(value).__name__

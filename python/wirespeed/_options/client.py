@@ -23,17 +23,27 @@ from ..exceptions import InvalidHeader
 from ..tls import TLS
 from ..typing import LoggerLike, PathLike
 from .common import QUEUE_BYTES, check_io_backend, check_logger, check_type
+from .hints import unexpected_argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Literal
 
+    from .._annotations import Self
     from ..typing import Origin, Subprotocol
     from .compression import Deflate
 
 __all__ = ["AsyncClientOptions", "ClientOptions", "check_headers", "native_tls"]
 
 _LOGGER = logging.getLogger("wirespeed.client")
+
+# Immutable values that keep no other object alive and contain no secrets.
+_PLAIN = frozenset((bool, int, float, type(None)))
+
+_CACHE: dict[tuple[object, ...], Any] = {}
+
+# Enough for the different calls of an application.
+_MAX_CACHED = 32
 
 
 class ClientOptions:
@@ -101,6 +111,36 @@ class ClientOptions:
         native = self.native = NativeClientOptions(self, self._on_event_loop)
         # Very long timeouts are none.
         self.open_timeout, self.happy_eyeballs_delay = native.open_timeout, native.happy_eyeballs_delay
+
+    @classmethod
+    def cached(cls, function: str, options: Mapping[str, Any], known: type) -> Self:
+        """Return the options of a call: those of an earlier call, if all are equal, and numbers, ``bool`` or ``None``.
+
+        Making them takes longer than everything else in the library that a call of ``connect`` does.
+
+        Args:
+            function: Public name of the function.
+            options: Its keyword arguments.
+            known: The ``TypedDict`` of its keyword arguments.
+
+        Raises:
+            TypeError: There is no such option, or one has a wrong type.
+            ValueError: An option has a wrong value.
+        """
+        values = tuple(options.values())
+        # The types are a part of the key, because 1 and True are equal.
+        types = tuple(map(type, values))
+        key = (cls, *options, *types, *values) if _PLAIN.issuperset(types) else None
+        made = None if key is None else _CACHE.get(key)
+        if made is None:
+            if unknown := [name for name in options if name not in known.__annotations__]:
+                raise unexpected_argument(function, unknown, known.__annotations__)
+            made = cls({**options})
+            if key is not None:
+                if len(_CACHE) >= _MAX_CACHED:
+                    _CACHE.clear()
+                _CACHE[key] = made
+        return made
 
     def _check(self) -> None:
         if self.sock is not None:

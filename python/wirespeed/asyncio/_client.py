@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket as socket_module
 import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from .._annotations import Unpack
 from .._connection.status import HandshakeSummary
-from .._net.addresses import HAPPY_EYEBALLS_DELAY
 from .._options.client import AsyncClientOptions, check_headers
 from .._options.common import QUEUE_BYTES
 from .._options.compression import Deflate
-from .._options.hints import NoMore, unexpected_argument
+from .._options.hints import NoMore, signature, unexpected_argument
 from .._version import USER_AGENT
 from ..datastructures import HeadersLike
 from ..tls import TLS
@@ -30,22 +30,83 @@ __all__ = ["connect", "unix_connect"]
 _Create = type[ClientConnection] | Callable[..., ClientConnection] | None
 
 
+class ConnectOptions(TypedDict, total=False):
+    """The keyword arguments of :class:`connect`."""
+
+    # Generated from table.py
+    sock: socket_module.socket | None
+    ssl: TLS | ssl_module.SSLContext | bool | None
+    server_hostname: str | None
+    host: str | None
+    port: int | None
+    local_addr: tuple[str, int] | None
+    family: int
+    happy_eyeballs_delay: float | None
+    origin: Origin | str | None
+    subprotocols: Sequence[Subprotocol | str] | None
+    compression: Deflate | str | None
+    additional_headers: HeadersLike | None
+    user_agent_header: str | None
+    proxy: str | Literal[True] | None
+    proxy_ssl: TLS | ssl_module.SSLContext | bool | None
+    proxy_server_hostname: str | None
+    process_exception: Callable[[Exception], Exception | None]
+    reconnect_delays: Callable[[], Iterable[float]]
+    reconnect_after_close: bool
+    refresh: Callable[[ConnectAttempt], Awaitable[None] | None] | None
+    open_timeout: float | None
+    ping_interval: float | None
+    ping_timeout: float | None
+    close_timeout: float | None
+    max_size: int | tuple[int | None, int | None] | None
+    max_fragments: int | None
+    max_queue: int | tuple[int | None, int | None] | None
+    max_queue_bytes: int | None
+    write_limit: int | tuple[int, int | None]
+    coalesce: bool
+    yield_after: int
+    io_backend: Literal["fd", "transport"] | None
+    listener: Listener | None
+    zero_copy: bool
+    logger: LoggerLike | None
+    create_connection: _Create
+    # End of the generated lines
+
+
+_POLICY = [field.name for field in dataclasses.fields(Policy)]
+
+
+class ReconnectingOptions(AsyncClientOptions):
+    """The options of the asyncio ``connect`` and ``unix_connect``.
+
+    Args:
+        options: As for the base class.
+
+    Attributes:
+        policy: Those that concern reconnecting.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        policy = Policy(**{name: options[name] for name in _POLICY if name in options})
+        super().__init__(options)
+        self.policy = policy
+
+
 class Connecting:
     """Opens connections with checked options: see :class:`connect`.
 
     Args:
         uri: URI of the server.
-        options: The options of each connection.
-        policy: Whether and when to connect again.
+        options: The options.
     """
 
-    def __init__(self, uri: str, options: AsyncClientOptions, policy: Policy) -> None:
+    def __init__(self, uri: str, options: ReconnectingOptions) -> None:
         if options.listener is not None and not isinstance(options.listener, Listener):
             raise TypeError(f"listener must be a wirespeed.Listener, not {type(options.listener).__name__}")
         self._uri = uri
         self._headers = check_headers(options.additional_headers)
         self._options = options
-        self._policy = policy
+        self._policy = options.policy
         self._entered = False
         self._chain = options.chain(uri, self._headers)
         self._request = check_chain(self._chain, options)
@@ -200,70 +261,10 @@ class connect(Connecting):  # noqa: N801 - it is used as a function
         TypeError, ValueError: An argument is wrong; the message names it.
     """
 
-    def __init__(
-        self,
-        uri: str,
-        *,
-        # TCP and TLS
-        sock: socket_module.socket | None = None,
-        ssl: TLS | ssl_module.SSLContext | bool | None = None,
-        server_hostname: str | None = None,
-        host: str | None = None,
-        port: int | None = None,
-        local_addr: tuple[str, int] | None = None,
-        family: int = 0,
-        happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
-        # WebSocket
-        origin: Origin | str | None = None,
-        subprotocols: Sequence[Subprotocol | str] | None = None,
-        compression: Deflate | str | None = "deflate",
-        # HTTP
-        additional_headers: HeadersLike | None = None,
-        user_agent_header: str | None = USER_AGENT,
-        proxy: str | Literal[True] | None = True,
-        proxy_ssl: TLS | ssl_module.SSLContext | bool | None = None,
-        proxy_server_hostname: str | None = None,
-        # Reconnecting
-        process_exception: Callable[[Exception], Exception | None] = process_exception,
-        reconnect_delays: Callable[[], Iterable[float]] = backoff,
-        reconnect_after_close: bool = False,
-        refresh: Callable[[ConnectAttempt], Awaitable[None] | None] | None = None,
-        # Timeouts
-        open_timeout: float | None = 10,
-        ping_interval: float | None = 20,
-        ping_timeout: float | None = 20,
-        close_timeout: float | None = 10,
-        # Limits
-        max_size: int | tuple[int | None, int | None] | None = 2**20,
-        max_fragments: int | None = 4096,
-        max_queue: int | tuple[int | None, int | None] | None = 16,
-        max_queue_bytes: int | None = QUEUE_BYTES,
-        write_limit: int | tuple[int, int | None] = 2**15,
-        coalesce: bool = True,
-        yield_after: int = 1024,
-        # The event loop
-        io_backend: Literal["fd", "transport"] | None = None,
-        # Callbacks
-        listener: Listener | None = None,
-        zero_copy: bool = False,
-        # Logging
-        logger: LoggerLike | None = None,
-        # Escape hatch
-        create_connection: _Create = None,
-        # Others are errors.
-        **_unknown: Unpack[NoMore],
-    ) -> None:
-        arguments = locals()
-        del arguments["self"]
-        if _unknown:
-            raise unexpected_argument("connect", _unknown, arguments)
-        policy = Policy(
-            process_exception=process_exception,
-            reconnect_delays=reconnect_delays,
-            reconnect_after_close=reconnect_after_close,
-            refresh=refresh,
-        )
-        Connecting.__init__(self, uri, AsyncClientOptions(arguments), policy)
+    __signature__ = signature(ConnectOptions, ReconnectingOptions, Policy)
+
+    def __init__(self, uri: str, **options: Unpack[ConnectOptions]) -> None:
+        super().__init__(uri, ReconnectingOptions.cached("connect", options, ConnectOptions))
 
 
 class unix_connect(Connecting):  # noqa: N801 - it is used as a function
@@ -333,15 +334,9 @@ class unix_connect(Connecting):  # noqa: N801 - it is used as a function
         del arguments["self"]
         if _unknown:
             raise unexpected_argument("unix_connect", _unknown, arguments)
-        policy = Policy(
-            process_exception=process_exception,
-            reconnect_delays=reconnect_delays,
-            reconnect_after_close=reconnect_after_close,
-            refresh=refresh,
-        )
         if uri is None:
             uri = "ws://localhost/" if ssl is None else "wss://localhost/"
-        Connecting.__init__(self, uri, AsyncClientOptions(arguments | {"unix": True, "proxy": None}), policy)
+        Connecting.__init__(self, uri, ReconnectingOptions(arguments | {"unix": True, "proxy": None}))
 
 
 def _refresh_timeout() -> str:

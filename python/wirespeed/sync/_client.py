@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket as socket_module
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from .._annotations import Unpack
 from .._connection.construction import construct
@@ -13,12 +13,12 @@ from .._connection.status import HandshakeSummary
 from .._handshake.plan import OpeningPlan, plan_opening
 from .._lazy import ssl as ssl_module
 from .._native import ConnectedSocket
-from .._net.addresses import HAPPY_EYEBALLS_DELAY, socket_addresses
+from .._net.addresses import socket_addresses
 from .._net.proxy import connect_socks
 from .._net.redirects import RedirectChain
 from .._options.client import ClientOptions, check_headers
 from .._options.compression import Deflate
-from .._options.hints import NoMore, unexpected_argument
+from .._options.hints import NoMore, signature, unexpected_argument
 from .._version import USER_AGENT
 from ..datastructures import HeadersLike
 from ..exceptions import InvalidStatus
@@ -32,44 +32,39 @@ __all__ = ["connect", "unix_connect"]
 _Create = type[ClientConnection] | Callable[..., ClientConnection] | None
 
 
-def connect(
-    uri: str,
-    *,
-    # TCP and TLS
-    sock: socket_module.socket | None = None,
-    ssl: TLS | ssl_module.SSLContext | bool | None = None,
-    server_hostname: str | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    local_addr: tuple[str, int] | None = None,
-    family: int = 0,
-    happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
-    # WebSocket
-    origin: Origin | str | None = None,
-    subprotocols: Sequence[Subprotocol | str] | None = None,
-    compression: Deflate | str | None = "deflate",
-    # HTTP
-    additional_headers: HeadersLike | None = None,
-    user_agent_header: str | None = USER_AGENT,
-    proxy: str | Literal[True] | None = True,
-    proxy_ssl: TLS | ssl_module.SSLContext | bool | None = None,
-    proxy_server_hostname: str | None = None,
-    # Timeouts
-    open_timeout: float | None = 10,
-    ping_interval: float | None = 20,
-    ping_timeout: float | None = 20,
-    close_timeout: float | None = 10,
-    # Limits
-    max_size: int | tuple[int | None, int | None] | None = 2**20,
-    max_fragments: int | None = 4096,
-    max_queue: int | tuple[int | None, int | None] | None = 16,
-    # Logging
-    logger: LoggerLike | None = None,
-    # Escape hatch
-    create_connection: _Create = None,
-    # Others are errors.
-    **_unknown: Unpack[NoMore],
-) -> ClientConnection:
+class ConnectOptions(TypedDict, total=False):
+    """The keyword arguments of :func:`connect`."""
+
+    # Generated from table.py
+    sock: socket_module.socket | None
+    ssl: TLS | ssl_module.SSLContext | bool | None
+    server_hostname: str | None
+    host: str | None
+    port: int | None
+    local_addr: tuple[str, int] | None
+    family: int
+    happy_eyeballs_delay: float | None
+    origin: Origin | str | None
+    subprotocols: Sequence[Subprotocol | str] | None
+    compression: Deflate | str | None
+    additional_headers: HeadersLike | None
+    user_agent_header: str | None
+    proxy: str | Literal[True] | None
+    proxy_ssl: TLS | ssl_module.SSLContext | bool | None
+    proxy_server_hostname: str | None
+    open_timeout: float | None
+    ping_interval: float | None
+    ping_timeout: float | None
+    close_timeout: float | None
+    max_size: int | tuple[int | None, int | None] | None
+    max_fragments: int | None
+    max_queue: int | tuple[int | None, int | None] | None
+    logger: LoggerLike | None
+    create_connection: _Create
+    # End of the generated lines
+
+
+def connect(uri: str, **options: Unpack[ConnectOptions]) -> ClientConnection:  # noqa: D417 - under their names
     """Connect to a WebSocket server.
 
     At most 10 redirects are followed. A redirect to another origin drops user information and the headers
@@ -126,10 +121,10 @@ def connect(
         TimeoutError: Opening took longer than ``open_timeout``.
         TypeError, ValueError: An argument is wrong; the message names it.
     """
-    arguments = locals()
-    if _unknown:
-        raise unexpected_argument("connect", _unknown, arguments)
-    return open_connection(uri, ClientOptions(arguments))
+    return open_connection(uri, ClientOptions.cached("connect", options, ConnectOptions))
+
+
+connect.__dict__["__signature__"] = signature(ConnectOptions, ClientOptions)
 
 
 def unix_connect(  # noqa: D417 - the others are those of connect

@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from ...._options.client import AsyncClientOptions
 from ....asyncio._client import Connecting as _Connecting
+from ....asyncio._client import ReconnectingOptions
 from ....asyncio._connection import ClientConnection as _ClientConnection
-from ....asyncio._reconnect import Policy
 from ....typing import LoggerLike, Origin, PathLike, Subprotocol
 from .. import _heads as heads
 from .._connecting import Connecting, local_uri, options_with_chain
@@ -126,8 +125,8 @@ class connect(Connecting):  # noqa: N801 - as websockets
         chain = self._chain()
         arguments = {**network, **self._all_options(), "create_connection": self._make}
         try:
-            options = options_with_chain(AsyncClientOptions, chain, arguments)
-            return await _Connecting(self.uri, options, Policy())  # type: ignore[return-value]
+            options = options_with_chain(ReconnectingOptions, chain, arguments)
+            return await _Connecting(self.uri, options)  # type: ignore[return-value]
         except asyncio.TimeoutError as exc:
             raise TimeoutError("timed out during opening handshake") from exc
         except Exception as exc:
