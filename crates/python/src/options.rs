@@ -12,6 +12,10 @@ use wirespeed_driver::blocking::Settings;
 use wirespeed_driver::connection::{self, Watermarks};
 use wirespeed_driver::protocol::Limits;
 use wirespeed_driver::protocol::deflate::negotiate;
+use wirespeed_driver::protocol::handshake;
+use wirespeed_driver::protocol::handshake::client::{ClientHandshake, ClientRequest};
+
+use crate::errors;
 
 /// Three weeks. A longer timeout means none: system calls accept at most 2^31 ms, and clocks no infinite time.
 pub(crate) const LONGEST_TIMEOUT: f64 = 21.0 * 86400.0;
@@ -296,14 +300,18 @@ impl ConnectionOptions {
     }
 }
 
+/// Raises an exception if a request is invalid.
+pub(crate) fn check_request(py: Python<'_>, request: &ClientRequest) -> PyResult<()> {
+    let made = ClientHandshake::new(request, [0; 16], handshake::Limits::default());
+    made.map(drop).map_err(|error| errors::handshake(py, &error))
+}
+
 /// The options of a client that do not depend on the URI.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct NativeClientOptions {
     pub(crate) connection: ConnectionOptions,
-    pub(crate) subprotocols: Vec<String>,
-    pub(crate) deflate: Option<negotiate::Config>,
-    pub(crate) origin: Option<String>,
-    pub(crate) user_agent: Option<String>,
+    /// The request, for a host and a target that are still to be set.
+    pub(crate) request: ClientRequest,
     open_timeout: Option<Duration>,
     happy_eyeballs_delay: Option<Duration>,
 }
@@ -329,12 +337,17 @@ impl NativeClientOptions {
         options.count(intern!(py, "port"), 0, 16)?;
         options.count(intern!(py, "family"), 0, 31)?;
         options.check_text(intern!(py, "proxy_server_hostname"))?;
-        Ok(Self {
-            happy_eyeballs_delay: options.seconds(intern!(py, "happy_eyeballs_delay"), true)?,
+        let request = ClientRequest {
             origin: options.text(intern!(py, "origin"))?,
             subprotocols: options.subprotocols()?,
             deflate: options.compression(negotiate::Config::client())?,
             user_agent: options.text(intern!(py, "user_agent_header"))?,
+            ..ClientRequest::new("localhost", "/")
+        };
+        check_request(py, &request)?;
+        Ok(Self {
+            request,
+            happy_eyeballs_delay: options.seconds(intern!(py, "happy_eyeballs_delay"), true)?,
             open_timeout: options.seconds(intern!(py, "open_timeout"), true)?,
             connection: ConnectionOptions::read(options, event_loop)?,
         })

@@ -25,7 +25,7 @@ use wirespeed_driver::tls::{Layer, RustlsLayer};
 
 use crate::addresses::Addresses;
 use crate::handshake::Handshake;
-use crate::options::{ConnectionOptions, NativeClientOptions};
+use crate::options::{ConnectionOptions, NativeClientOptions, check_request};
 use crate::payload::PyPayload;
 use crate::ssl_layer::SslLayer;
 use crate::tls::ClientTLS;
@@ -124,16 +124,16 @@ impl ClientPlan {
         authorization: Option<String>,
         headers: Vec<(String, String)>,
     ) -> PyResult<Self> {
-        let mut request = ClientRequest::new(host, target);
-        request.origin.clone_from(&options.origin);
-        request.subprotocols.clone_from(&options.subprotocols);
-        request.deflate = options.deflate;
-        request.user_agent.clone_from(&options.user_agent);
+        let mut request = options.request.clone();
+        host.clone_into(&mut request.host);
+        target.clone_into(&mut request.target);
         request.authorization = authorization;
         request.headers = headers::from_python(py, headers)?;
-        let checked = Self { request, options: options.connection };
-        checked.handshake(py, [0; 16])?;
-        Ok(checked)
+        // Everything else was checked with the options, or comes from a URI that was parsed.
+        if !request.headers.is_empty() {
+            check_request(py, &request)?;
+        }
+        Ok(Self { request, options: options.connection })
     }
 }
 
