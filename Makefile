@@ -279,6 +279,10 @@ lint-rust: ## Lint Rust
 lint-dependencies: ## Check licences, sources and security advisories of the Rust dependencies; installs cargo-deny
 	scripts/check_dependencies.sh
 
+.PHONY: generate
+generate: $(VENV)/ready ## Write the signatures and docstrings of connect and serve from the table of options
+	$(VENV)/bin/python scripts/generate_options.py
+
 .PHONY: format
 format: $(VENV)/ready ## Format everything
 	$(CARGO) fmt --all

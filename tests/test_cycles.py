@@ -37,8 +37,9 @@ from wirespeed._native import (
     LoopState,
     Opened,
     PendingHandshake,
-    ServerSettings,
 )
+from wirespeed._options.client import ClientOptions
+from wirespeed._options.server import AsyncServerOptions
 from wirespeed.asyncio.loop import new_event_loop
 from wirespeed.engine import Engine, Message
 from wirespeed.sync import connect as connect_blocking
@@ -58,17 +59,18 @@ NOTHING = {
     "EventsWaker": "descriptors",
     "Invalid": "a session, text and bytes",
     "BufferView": "bytes of a read buffer",
+    "NativeClientOptions": "numbers and text",
     "NativeDraining": "parts of the engine",
     "NativeHandoff": "a channel",
     "NativeLogs": "text",
     "NativePublisher": "a thread of Rust",
+    "NativeServerOptions": "numbers and text",
     "PyJwt": "keys",
     "PyLimits": "numbers and addresses",
     "HandshakeLimiter": "numbers and addresses",
     "PySession": "parts of the engine",
     "CapacityWaker": "descriptors",
     "Sent": "a session",
-    "ServerSettings": "numbers and text",
     "ServerTLS": "a configuration of rustls",
 }
 """The classes without references, or whose references lead to no other object: what they hold instead."""
@@ -186,19 +188,8 @@ def test_connection_that_keeps_its_ping(server: WebSocketsServer, closed: bool) 
 
 
 def request_of(tls: ssl.SSLContext | None = None) -> PendingHandshake:
-    settings = ServerSettings(
-        subprotocols=[],
-        deflate=None,
-        max_size=None,
-        max_fragment_size=None,
-        max_fragments=None,
-        queue_messages=16,
-        queue_bytes=1024,
-        ping_interval=None,
-        ping_timeout=None,
-        close_timeout=1,
-    )
-    handshake = PendingHandshake(settings, tls is not None)
+    options = AsyncServerOptions({"ping_interval": None, "ping_timeout": None, "close_timeout": 1}).native
+    handshake = PendingHandshake(options, tls is not None)
     if tls is not None:
         handshake.start_tls(tls)
     return handshake
@@ -288,10 +279,7 @@ def test_opening_of_a_server(certificates: Certificates) -> None:
 @on_cycle("ClientOpening")
 def test_opening_of_a_client(certificates: Certificates) -> None:
     context = marked(certificates.client_context())
-    options: Any = {"host": "localhost", "target": "/", "subprotocols": [], "headers": []}
-    options |= {"queue_messages": 16, "queue_bytes": 1024}
-    rest = "origin deflate user_agent authorization max_size max_fragment_size max_fragments ping_interval ping_timeout"
-    plan = ClientPlan(options | dict.fromkeys([*rest.split(), "close_timeout"]))
+    plan = ClientPlan(ClientOptions({}).native, "localhost", "/", None, [])
     for arguments in {"tls": (context, "localhost")}, {"proxy_tls": (context, "localhost")}:
         with freed(lambda arguments=arguments: attached(ClientOpening(plan, **arguments))):  # type: ignore[misc]
             pass
@@ -344,10 +332,7 @@ def test_asyncio_connection_under_a_context(certificates: Certificates) -> None:
         theirs.close()
         made._adopt(ours.detach())
         loop = asyncio.SelectorEventLoop()
-        limits = ((1, 1), (1, 1))
-        connection = AsyncConnection(
-            made, loop=loop, logger=logging.getLogger(), queue=limits, write_limit=(1, 1), yield_after=1
-        )
+        connection = AsyncConnection(made, loop=loop, logger=logging.getLogger())
         loop.close()
         return attached(connection)
 

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.wirespeed_only("the server is ours")
 
 if IS_WIRESPEED:
     from wirespeed import exceptions
-    from wirespeed._native import PendingHandshake, ServerSettings
+    from wirespeed._native import PendingHandshake
+    from wirespeed._options.server import AsyncServerOptions
     from wirespeed._server.accept import AcceptedSocket
     from wirespeed.asyncio import _accept as asyncio_accept
     from wirespeed.sync import _accept as sync_accept
@@ -35,19 +36,8 @@ WHOLE = (
 
 
 def make(tls: bool = False) -> Any:
-    settings = ServerSettings(
-        subprotocols=[],
-        deflate=None,
-        max_size=None,
-        max_fragment_size=None,
-        max_fragments=None,
-        queue_messages=16,
-        queue_bytes=1024,
-        ping_interval=None,
-        ping_timeout=None,
-        close_timeout=1,
-    )
-    return PendingHandshake(settings, tls)
+    options = AsyncServerOptions({"ping_interval": None, "ping_timeout": None, "close_timeout": 1}).native
+    return PendingHandshake(options, tls)
 
 
 def test_error_is_kept_until_it_can_be_reported() -> None:

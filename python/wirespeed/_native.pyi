@@ -25,7 +25,9 @@ from uuid import UUID
 
 from typing_extensions import Buffer, Self, disjoint_base
 
-from ._native_types import ConnectOptions, DeflateOptions, EngineSettings, Stats
+from ._native_types import EngineSettings, Stats
+from ._options.client import ClientOptions
+from ._options.server import ServerOptions
 from .datastructures import Headers, Request, Response
 from .engine._broker import Published
 from .exceptions import ConnectionClosed
@@ -51,10 +53,12 @@ __all__ = [
     "LoopState",
     "Message",
     "NativeDraining",
+    "NativeClientOptions",
     "NativeEngine",
     "NativeHandoff",
     "NativeLogs",
     "NativePublisher",
+    "NativeServerOptions",
     "NativeSelector",
     "HandshakeLimiter",
     "Opened",
@@ -62,7 +66,6 @@ __all__ = [
     "Ping",
     "CapacityWaker",
     "Sent",
-    "ServerSettings",
     "ServerTLS",
     "Session",
     "Undecoded",
@@ -133,23 +136,30 @@ class ServerTLS:
     ) -> ServerTLS: ...
 
 @final
-class ServerSettings:
-    """Settings that all connections of a server share."""
+class NativeClientOptions:
+    """The options of a client, read from the attributes of an object and checked.
 
-    def __new__(
-        cls,
-        *,
-        subprotocols: Sequence[str],
-        deflate: DeflateOptions | None,
-        max_size: int | None,
-        max_fragment_size: int | None,
-        max_fragments: int | None,
-        queue_messages: int,
-        queue_bytes: int,
-        ping_interval: float | None,
-        ping_timeout: float | None,
-        close_timeout: float | None,
-    ) -> ServerSettings: ...
+    Args:
+        options: The options.
+        event_loop: Whether they are for connections on an event loop.
+
+    Raises:
+        TypeError, ValueError: An option is wrong; the message names it.
+    """
+
+    def __new__(cls, options: ClientOptions, event_loop: bool) -> Self: ...
+    @property
+    def open_timeout(self) -> float | None: ...
+    @property
+    def happy_eyeballs_delay(self) -> float | None: ...
+
+@final
+class NativeServerOptions:
+    """The options that all connections of a server share; arguments as for :class:`NativeClientOptions`."""
+
+    def __new__(cls, options: ServerOptions, event_loop: bool) -> Self: ...
+    @property
+    def open_timeout(self) -> float | None: ...
 
 @final
 class HandshakeLimiter:
@@ -201,7 +211,7 @@ class PendingHandshake:
     3. :meth:`check`, send the output, and receive again until it is complete; then :meth:`finish`.
     """
 
-    def __new__(cls, settings: ServerSettings, tls: bool = False) -> PendingHandshake: ...
+    def __new__(cls, options: NativeServerOptions, tls: bool = False) -> PendingHandshake: ...
     @property
     def is_silent(self) -> bool:
         """Whether the client has sent nothing."""
@@ -306,16 +316,20 @@ class ConnectedSocket:
 
 @final
 class ClientPlan:
-    """The request and the connection settings of a client, checked once for any number of openings.
-
-    Args:
-        options: The options, in the form of the native core.
+    """The request of a client and its options, checked once for any number of openings.
 
     Raises:
-        TypeError, ValueError: The options are invalid.
+        TypeError, ValueError: The request is invalid.
     """
 
-    def __new__(cls, options: ConnectOptions) -> Self: ...
+    def __new__(
+        cls,
+        options: NativeClientOptions,
+        host: str,
+        target: str,
+        authorization: str | None,
+        headers: Sequence[tuple[str, str]],
+    ) -> Self: ...
 
 @final
 class ClientOpening:
@@ -632,14 +646,9 @@ class AsyncConnection:
         *,
         loop: asyncio.AbstractEventLoop,
         logger: LoggerLike,
-        queue: tuple[tuple[int, int], tuple[int, int]],
-        write_limit: tuple[int, int],
-        yield_after: int,
         local_address: Any = None,
         remote_address: Any = None,
-        coalesce: bool = True,
         listener: object | None = None,
-        zero_copy: bool = False,
         server: Any = None,
         **_kwargs: Any,
     ) -> Self: ...

@@ -5,45 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TypedDict
 
-__all__ = ["ConnectOptions", "DeflateOptions", "EngineSettings", "SharedSettings", "State", "Stats"]
-
-
-class DeflateOptions(TypedDict):
-    """Settings of permessage-deflate."""
-
-    level: int
-    memory_level: int
-    threshold: int
-    server_no_context_takeover: bool
-    client_no_context_takeover: bool
-    server_max_window_bits: int | None
-    client_max_window_bits: int | None
-
-
-class SharedSettings(TypedDict):
-    """Settings of a connection, for clients and servers."""
-
-    subprotocols: list[str]
-    deflate: DeflateOptions | None
-    max_size: int | None
-    max_fragment_size: int | None
-    max_fragments: int | None
-    queue_messages: int
-    queue_bytes: int
-    ping_interval: float | None
-    ping_timeout: float | None
-    close_timeout: float | None
-
-
-class ConnectOptions(SharedSettings):
-    """Settings of a connection and of its opening request."""
-
-    host: str
-    target: str
-    origin: str | None
-    user_agent: str | None
-    authorization: str | None
-    headers: list[tuple[str, str]]
+__all__ = ["EngineSettings", "State", "Stats"]
 
 
 class EngineSettings(TypedDict):

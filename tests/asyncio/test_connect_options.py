@@ -119,7 +119,7 @@ def test_unknown_option() -> None:
     with pytest.raises(TypeError, match="ping_intervall"):
         connect(URI, ping_intervall=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="ping_intervall"):
-        unix_connect("/tmp/socket", ping_intervall=1)
+        unix_connect("/tmp/socket", ping_intervall=1)  # type: ignore[call-arg]
 
 
 def test_positional_options() -> None:
@@ -159,13 +159,13 @@ def test_unix_arguments(tmp_path: Any) -> None:
     with socket.socket(socket.AF_UNIX) as sock, pytest.raises(ValueError, match="exclude each other"):
         unix_connect(f"{tmp_path}/s", sock=sock)
     with pytest.raises(TypeError, match="host"):
-        unix_connect(f"{tmp_path}/s", host="localhost")
+        unix_connect(f"{tmp_path}/s", host="localhost")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="port"):
-        unix_connect(f"{tmp_path}/s", port=80)
+        unix_connect(f"{tmp_path}/s", port=80)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="ssl"):
         unix_connect(f"{tmp_path}/s", "ws://localhost/", ssl=True)
     with pytest.raises(TypeError, match="refresh"):
-        unix_connect(f"{tmp_path}/s", refresh=1)
+        unix_connect(f"{tmp_path}/s", refresh=1)  # type: ignore[arg-type]
 
 
 # Right arguments
@@ -282,4 +282,4 @@ async def test_create_connection_that_fails(scripted: Any, connect: Any, how: st
 @pytest.mark.parametrize("name", ["proxy", "port", "uri_", "happy_eyeballs_delay"])
 def test_unknown_option_of_unix_connect(name: str) -> None:
     with pytest.raises(TypeError, match=rf"unix_connect\(\) got an unexpected keyword argument '{name}'"):
-        unix_connect("/nowhere", **{name: None})
+        unix_connect("/nowhere", **cast("dict[str, Any]", {name: None}))

@@ -84,7 +84,7 @@ WRONG: list[Any] = [
     ("max_pending", "1", TypeError),
     ("max_pending", 1.0, TypeError),
     ("max_pending", True, TypeError),
-    ("max_pending", None, ValueError),
+    ("max_pending", None, TypeError),
     ("io_backend", "tcp", ValueError),
     ("io_backend", 1, ValueError),
     ("zero_copy", 1, TypeError),

@@ -40,7 +40,8 @@ async def works(server: Any) -> None:
 
 
 def unix(setting: Setting, path: Any = None, handler: Any = echo, **options: Any) -> Any:
-    return wirespeed.unix_serve(handler, path, io_backend=setting.io_backend, **options)
+    options["io_backend"] = setting.io_backend
+    return wirespeed.unix_serve(handler, path, **options)
 
 
 @pytest.mark.parametrize("kind", [str, Path, os.fsencode])

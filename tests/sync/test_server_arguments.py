@@ -46,7 +46,7 @@ WRONG_TYPES: dict[str, list[Any]] = {
     "max_size": ["1", 1.5],
     "max_fragments": ["1", 1.5],
     "max_queue": ["1", 1.5],
-    "max_pending": ["1", 1.5],
+    "max_pending": ["1", 1.5, None],
     "ssl": [1, "cert.pem", True],
     "sock": [1, "socket"],
     "backlog": ["1", None],
@@ -67,7 +67,7 @@ WRONG_VALUES: dict[str, list[Any]] = {
     "max_size": [-1],
     "max_fragments": [-1, 0],
     "max_queue": [-1],
-    "max_pending": [-1, 0, None],
+    "max_pending": [-1, 0],
     "backlog": [-1],
     "ssl": [TLS() if IS_WIRESPEED else None],
 }

@@ -24,6 +24,7 @@ mod handshake;
 mod headers;
 mod leaked;
 mod opening;
+mod options;
 mod payload;
 mod source;
 mod ssl_layer;
@@ -43,8 +44,6 @@ mod _native {
     use crate::accept::limiter::{HandshakeLimiter, origin_of};
     #[pymodule_export]
     use crate::accept::pending::PendingHandshake;
-    #[pymodule_export]
-    use crate::accept::settings::ServerSettings;
     #[pymodule_export]
     use crate::asyncio::broadcast::broadcast;
     #[pymodule_export]
@@ -86,6 +85,8 @@ mod _native {
     use crate::opening::connected::{ConnectedSocket, accept};
     #[pymodule_export]
     use crate::opening::{ClientPlan, Opened};
+    #[pymodule_export]
+    use crate::options::{NativeClientOptions, NativeServerOptions};
     #[pymodule_export]
     use crate::tls::{ClientTLS, ServerTLS, system_authorities};
 

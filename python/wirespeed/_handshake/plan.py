@@ -11,7 +11,7 @@ from .._lazy import ssl as ssl_module
 from .._native import ClientOpening, ClientPlan, ClientTLS
 from .._net.proxy import Proxy, get_proxy, socks_type, tunnel_request
 from .._net.uri import RedirectChain, WebSocketURI
-from .._options.client import Network, native_tls
+from .._options.client import ClientOptions, native_tls
 from ..tls import TLS, choose_ssl
 
 if TYPE_CHECKING:
@@ -37,51 +37,50 @@ class OpeningPlan(NamedTuple):
     proxy: Proxy | None
     proxy_tls: _TLS | None
 
-    def begin(
-        self, request: ClientPlan, uri: WebSocketURI, network: Network, user_agent_header: str | None
-    ) -> ClientOpening:
+    def begin(self, request: ClientPlan, uri: WebSocketURI, options: ClientOptions) -> ClientOpening:
         """Return the native opening for a socket connected to the server or to an HTTP proxy.
 
         Args:
             request: The request to send to the server.
             uri: URI of the server.
-            network: Arguments that may replace host and port of the URI.
-            user_agent_header: Value of the User-Agent header for the proxy.
+            options: The options of the client.
 
         Raises:
             TypeError, ValueError, ssl.SSLError: A setting is wrong.
         """
         tunnel = None
         if self.proxy is not None and not self.proxy.is_socks:
-            tunnel = tunnel_request(self.proxy, *network.address(uri), user_agent_header)
+            tunnel = tunnel_request(self.proxy, *options.address(uri), options.user_agent_header)
         return ClientOpening(request, proxy_tls=self.proxy_tls, tunnel=tunnel, tls=self.tls)
 
 
-def plan_opening(chain: RedirectChain, network: Network, proxy_argument: str | Literal[True] | None) -> OpeningPlan:
+def plan_opening(
+    chain: RedirectChain, options: ClientOptions, proxy_argument: str | Literal[True] | None
+) -> OpeningPlan:
     """Return how to reach the current URI of a redirect chain.
 
     Args:
         chain: The chain.
-        network: The arguments of ``connect``.
-        proxy_argument: The ``proxy`` argument; ``True`` to use the environment.
+        options: The options of the client.
+        proxy_argument: The ``proxy`` option; ``True`` to use the environment.
 
     Raises:
         InvalidProxy: The proxy is not supported.
         TypeError, ValueError: An argument is wrong; the message names it.
     """
     uri = chain.parsed
-    tls = _choose(uri.secure, network.ssl, chain.server_hostname(network.server_hostname), uri.host)
-    if network.sock is not None and network.sock.fileno() < 0:
+    tls = _choose(uri.secure, options.ssl, chain.server_hostname(options.server_hostname), uri.host)
+    if options.sock is not None and options.sock.fileno() < 0:
         raise ValueError("sock is closed")
-    if network.sock is not None or network.unix:
+    if options.sock is not None or options.unix:
         return OpeningPlan(tls, None, None)
     proxy = get_proxy(uri, proxy_argument)
     if tls is None and proxy is None:
         return _DIRECT
     proxy_tls = None
     if proxy is not None and proxy.scheme == "https":
-        proxy_tls = _choose(True, network.proxy_ssl, network.proxy_server_hostname, proxy.host)
-    elif proxy is not None and proxy.scheme == "http" and network.proxy_ssl is not None:
+        proxy_tls = _choose(True, options.proxy_ssl, options.proxy_server_hostname, proxy.host)
+    elif proxy is not None and proxy.scheme == "http" and options.proxy_ssl is not None:
         raise ValueError("proxy_ssl argument is incompatible with an http:// proxy; use an https:// proxy")
     elif proxy is not None and proxy.is_socks:
         socks_type(proxy)  # raises if the required package is not installed

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .._native_types import DeflateOptions
-
-__all__ = ["Deflate", "compression_memory", "deflate_options"]
+__all__ = ["Deflate", "compression_memory"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,32 +84,3 @@ def compression_memory(limit: int | None = None) -> int:
         if not 0 <= limit < sys.maxsize:
             raise ValueError(f"limit must be at least 0 and less than {sys.maxsize}")
     return native(limit)
-
-
-def deflate_options(compression: Deflate | str | None) -> DeflateOptions | None:
-    """Return compression settings in native form, ``None`` for no compression.
-
-    Args:
-        compression: The argument of the user; ``"deflate"`` for the defaults.
-
-    Raises:
-        TypeError: It has a wrong type.
-        ValueError: It is another string.
-    """
-    if compression is None:
-        return None
-    if isinstance(compression, str):
-        if compression != "deflate":
-            raise ValueError(f'compression must be "deflate", a Deflate or None, not {compression!r}')
-        compression = Deflate()
-    if not isinstance(compression, Deflate):
-        raise TypeError(f'compression must be "deflate", a Deflate or None, not {type(compression).__name__}')
-    return {
-        "level": compression.level,
-        "memory_level": compression.memory_level,
-        "threshold": compression.threshold,
-        "server_no_context_takeover": bool(compression.server_no_context_takeover),
-        "client_no_context_takeover": bool(compression.client_no_context_takeover),
-        "server_max_window_bits": compression.server_max_window_bits,
-        "client_max_window_bits": compression.client_max_window_bits,
-    }

@@ -1,4 +1,4 @@
-"""The keyword arguments of servers, checked once for both APIs. It accepts no connection."""
+"""The options of servers, for both APIs. It accepts no connection."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import dataclasses
 import functools
 import logging
 import re
+import socket as socket_module
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._lazy import ssl as ssl_module
-from .._native import ServerSettings, ServerTLS, origin_problem
+from .._native import NativeServerOptions, ServerTLS, origin_problem
+from .._version import SERVER
 from ..datastructures import Headers
 from ..exceptions import InvalidHeader, InvalidOrigin, ProtocolError
 from ..tls import TLS
 from ..typing import LoggerLike
-from .common import AsyncOptions, ConnectionOptions, check_count, check_type
-from .compression import Deflate
+from .common import QUEUE_BYTES, check_io_backend, check_logger, check_type
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Literal
+
+    from ..typing import Origin, Subprotocol
+    from .compression import Deflate
 
 __all__ = [
     "AsyncServerOptions",
@@ -32,69 +36,68 @@ __all__ = [
 ]
 
 
-@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class ServerOptions(ConnectionOptions):
-    """Keyword arguments of ``serve`` that do not depend on the address, with the same names.
+class ServerOptions:
+    """The options of the blocking ``serve`` and ``unix_serve``, as attributes with the same names.
+
+    Args:
+        options: The options by name, a dict that becomes a part of this object; others have their defaults.
+
+    Attributes:
+        native: The options in native form.
 
     Raises:
-        TypeError: An argument has a wrong type.
-        ValueError: An argument has a wrong value.
+        TypeError: An option has a wrong type.
+        ValueError: An option has a wrong value.
     """
 
-    origins: Sequence[str | re.Pattern[str] | None] | None = None
+    # Generated from table.py
+    sock: socket_module.socket | None = None
+    ssl: TLS | ssl_module.SSLContext | None = None
+    family: int = 0
+    flags: int = socket_module.AI_PASSIVE
+    backlog: int = 4096
+    reuse_address: bool | None = None
+    reuse_port: bool | None = None
+    subprotocols: Sequence[Subprotocol | str] | None = None
+    compression: Deflate | str | None = "deflate"
+    origins: Sequence[Origin | str | re.Pattern[str] | None] | None = None
     select_subprotocol: Callable[..., Any] | None = None
     process_request: Callable[..., Any] | None = None
     process_response: Callable[..., Any] | None = None
-    server_header: str | None = None
+    server_header: str | None = SERVER
+    open_timeout: float | None = 10
+    ping_interval: float | None = 20
+    ping_timeout: float | None = 20
+    close_timeout: float | None = 10
+    max_size: int | tuple[int | None, int | None] | None = 2**20
+    max_fragments: int | None = 4096
+    max_queue: int | tuple[int | None, int | None] | None = 16
     max_pending: int = 1024
+    logger: LoggerLike | None = None
+    create_connection: Callable[..., Any] | None = None
+    # End of the generated lines
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    _on_event_loop = False
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.__dict__ = options
         if self.origins is not None:
-            if isinstance(self.origins, (str, bytes)) or not isinstance(self.origins, Sequence):
-                raise TypeError(f"origins must be a list, not {type(self.origins).__name__}")
-            for origin in self.origins:
-                check_type("origins", origin, (str, re.Pattern), "a list of str, compiled patterns and None")
-                if isinstance(origin, re.Pattern) and not isinstance(origin.pattern, str):
-                    raise TypeError("origins must be patterns for str, not for bytes")
-                if isinstance(origin, str):
-                    _check_origin(origin)
+            _check_origins(self.origins)
         for name in ("select_subprotocol", "process_request", "process_response"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise TypeError(f"{name} must be callable, not {type(value).__name__}")
-        check_type("server_header", self.server_header, str, "a str or None")
+        if self.create_connection is not None and not callable(self.create_connection):
+            raise TypeError(f"create_connection must be a class, not {type(self.create_connection).__name__}")
+        check_logger(self.logger)
+        self.native = NativeServerOptions(self, self._on_event_loop)
+        # Very long timeouts are none.
+        self.open_timeout = self.native.open_timeout
         if self.server_header is not None:
             try:
                 Headers({"Server": self.server_header})
             except InvalidHeader as exc:
                 raise ValueError(f"server_header: {exc}") from None
-        check_count("max_pending", self.max_pending)
-        if not self.max_pending:
-            raise ValueError("max_pending must be at least 1")
-
-    @classmethod
-    def of_unix(cls, **options: Any) -> Self:
-        """Return the options of ``unix_serve``.
-
-        Args:
-            **options: The keyword arguments of the user.
-
-        Raises:
-            TypeError: One has a wrong type, or is unknown.
-            ValueError: One has a wrong value.
-        """
-        known = {field.name for field in dataclasses.fields(cls) if field.init}
-        for name in options:
-            if name not in known:
-                raise TypeError(f"unix_serve() got an unexpected keyword argument {name!r}")
-        return cls(**options)
-
-    def _compression(self) -> Deflate | str | None:
-        # Like the websockets library: windows of 4 KiB, to save memory.
-        if self.compression == "deflate":
-            return Deflate(server_max_window_bits=12, client_max_window_bits=12)
-        return self.compression
 
     @property
     def effective_logger(self) -> LoggerLike:
@@ -110,10 +113,6 @@ class ServerOptions(ConnectionOptions):
             and self.process_request is None
             and self.process_response is None
         )
-
-    def native(self) -> ServerSettings:
-        """Return the options in the form of the native core."""
-        return ServerSettings(**self.shared_settings())
 
     def check_origin(self, headers: Headers) -> None:
         """Raise InvalidOrigin unless the Origin header of a request is allowed (RFC 6455, section 10.2).
@@ -136,6 +135,17 @@ class ServerOptions(ConnectionOptions):
         raise InvalidOrigin(origin)
 
 
+def _check_origins(origins: object) -> None:
+    if isinstance(origins, (str, bytes)) or not isinstance(origins, Sequence):
+        raise TypeError(f"origins must be a list, not {type(origins).__name__}")
+    for origin in origins:
+        check_type("origins", origin, (str, re.Pattern), "a list of str, compiled patterns and None")
+        if isinstance(origin, re.Pattern) and not isinstance(origin.pattern, str):
+            raise TypeError("origins must be patterns for str, not for bytes")
+        if isinstance(origin, str):
+            _check_origin(origin)
+
+
 def _check_origin(origin: str) -> None:
     if "*" in origin:
         problem: str | None = "there are no wildcards: use a pattern of re"
@@ -148,23 +158,35 @@ def _check_origin(origin: str) -> None:
         )
 
 
-@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
-class AsyncServerOptions(AsyncOptions, ServerOptions):
-    """Keyword arguments of the asyncio ``serve`` that do not depend on the address.
+class AsyncServerOptions(ServerOptions):
+    """The options of the asyncio ``serve`` and ``unix_serve``.
+
+    Args:
+        options: The options by name, a dict that becomes a part of this object; others have their defaults.
 
     Raises:
-        TypeError: An argument has a wrong type.
-        ValueError: An argument has a wrong value.
+        TypeError: An option has a wrong type.
+        ValueError: An option has a wrong value.
     """
 
+    # Generated from table.py
+    start_serving: bool = True
+    max_queue_bytes: int | None = QUEUE_BYTES
+    write_limit: int | tuple[int, int | None] = 2**15
+    coalesce: bool = True
+    yield_after: int = 1024
+    io_backend: Literal["fd", "transport"] | None = None
     listener: Callable[[], object] | None = None
+    zero_copy: bool = False
+    # End of the generated lines
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    _on_event_loop = True
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__(options)
+        check_io_backend(self.io_backend)
         if self.listener is not None and not callable(self.listener):
             raise TypeError("listener must be a class, or a function, that makes a listener for each connection")
-        if self.zero_copy and self.listener is None:
-            raise ValueError("zero_copy needs a listener: what recv() returns must stay valid")
 
 
 def check_ssl(ssl: object) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._connection import AcceptedStatus, address_text
@@ -48,16 +47,14 @@ class ServerBase:
 
     Args:
         handler: The handler of the user, checked.
-        options: The options that do not depend on the address.
-        ssl: The argument of the user.
-        create_connection: The argument of the user.
-        kind: Connection class to use if ``create_connection`` is ``None``.
+        options: The options.
+        kind: Connection class to use if there is no ``create_connection``.
 
     Attributes:
         logger: The logger given to ``serve``.
 
     Raises:
-        TypeError: ``ssl`` or ``create_connection`` has a wrong type.
+        TypeError: ``ssl`` has a wrong type.
         ValueError: ``ssl`` is not a TLS configuration for servers.
     """
 
@@ -69,18 +66,14 @@ class ServerBase:
         self,
         handler: Any,
         options: ServerOptions,
-        ssl: TLS | ssl_module.SSLContext | None,
-        create_connection: Callable[..., Any] | None,
         kind: type,
     ) -> None:
-        if create_connection is not None and not callable(create_connection):
-            raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
         self.logger = options.effective_logger
         self._handler = handler
-        self._settings = options.native()
-        self._ssl = ServerSSL(ssl)
-        self._make_handshake = functools.partial(PendingHandshake, self._settings, self._ssl.native is not None)
-        self._create_connection = create_connection or kind
+        self._options = options
+        self._ssl = ServerSSL(options.ssl)
+        self._make_handshake = functools.partial(PendingHandshake, options.native, self._ssl.native is not None)
+        self._create_connection = options.create_connection or kind
         self._listeners = Listeners()
         self._connections: set[Any] = set()
         self._is_closing = False

@@ -258,7 +258,6 @@ class WebSocketProtocol(asyncio.Protocol):
             local_address=server,
             remote_address=self._client,
             listener=lines,
-            **settings.arguments,
         )
         if lines is not None:
             lines.request(connection.request, fields)

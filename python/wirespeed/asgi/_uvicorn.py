@@ -8,9 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .._native import ServerSettings
+from .._native import NativeServerOptions
 from .._options.server import AsyncServerOptions
-from ..asyncio._connection import native_arguments
 
 __all__ = [
     "ClientDisconnected",
@@ -45,25 +44,25 @@ class Settings:
         max_fragments: Maximum number of fragments of a message, for which uvicorn has no setting.
 
     Attributes:
-        native: Settings for the opening handshake.
-        arguments: Arguments for the constructor of connections.
+        native: The options of connections in native form.
     """
 
-    __slots__ = ("arguments", "native")
+    __slots__ = ("native",)
 
     def __init__(self, config: Any, max_fragments: int | None) -> None:
         options = AsyncServerOptions(
-            compression="deflate" if config.ws_per_message_deflate else None,
-            ping_interval=_positive(config.ws_ping_interval),
-            ping_timeout=_positive(config.ws_ping_timeout),
-            max_size=config.ws_max_size,
-            max_fragments=max_fragments,
-            # A number of messages says little about memory, so only bytes count.
-            max_queue=None,
-            max_queue_bytes=_QUEUE_BYTES,
+            {
+                "compression": "deflate" if config.ws_per_message_deflate else None,
+                "ping_interval": _positive(config.ws_ping_interval),
+                "ping_timeout": _positive(config.ws_ping_timeout),
+                "max_size": config.ws_max_size,
+                "max_fragments": max_fragments,
+                # A number of messages says little about memory, so only bytes count.
+                "max_queue": None,
+                "max_queue_bytes": _QUEUE_BYTES,
+            }
         )
-        self.native: ServerSettings = options.native()
-        self.arguments = native_arguments(options)
+        self.native: NativeServerOptions = options.native
 
 
 def settings_of(config: Any, max_fragments: int | None) -> Settings:

@@ -7,18 +7,17 @@ import socket as socket_module
 import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypedDict
 
 from .._connection import HandshakeSummary
-from .._net.addresses import HAPPY_EYEBALLS_DELAY
-from .._options.client import PLAIN, AsyncClientOptions, Network, check_headers, checked_async_options, checked_network
+from .._options.client import AsyncClientOptions, check_headers
 from .._options.common import QUEUE_BYTES
 from .._options.compression import Deflate
-from .._options.hints import cached_arguments, suggesting_names
+from .._options.hints import NoMore, signature, unexpected_argument
 from .._version import USER_AGENT
 from ..datastructures import HeadersLike
 from ..tls import TLS
-from ..typing import LoggerLike, Origin, PathLike, Subprotocol
+from ..typing import LoggerLike, Origin, PathLike, Subprotocol, Unpack
 from ._connection import ClientConnection, Listener, establish
 from ._opening import check_chain, open_websocket
 from ._reconnect import ConnectAttempt, Policy, Reconnection, backoff, process_exception
@@ -29,21 +28,141 @@ __all__ = ["connect", "unix_connect"]
 _Create = type[ClientConnection] | Callable[..., ClientConnection] | None
 
 
-class _Prepared(NamedTuple):
-    """The checked arguments of :class:`connect`."""
+class ConnectOptions(TypedDict, total=False):
+    """The keyword arguments of :class:`connect`."""
 
-    headers: HeadersLike | None
-    network: Network
-    options: AsyncClientOptions
-    policy: Policy
+    # Generated from table.py
+    sock: socket_module.socket | None
+    ssl: TLS | ssl_module.SSLContext | bool | None
+    server_hostname: str | None
+    host: str | None
+    port: int | None
+    local_addr: tuple[str, int] | None
+    family: int
+    happy_eyeballs_delay: float | None
+    origin: Origin | str | None
+    subprotocols: Sequence[Subprotocol | str] | None
+    compression: Deflate | str | None
+    additional_headers: HeadersLike | None
+    user_agent_header: str | None
+    proxy: str | Literal[True] | None
+    proxy_ssl: TLS | ssl_module.SSLContext | bool | None
+    proxy_server_hostname: str | None
+    process_exception: Callable[[Exception], Exception | None]
+    reconnect_delays: Callable[[], Iterable[float]]
+    reconnect_after_close: bool
+    refresh: Callable[[ConnectAttempt], Awaitable[None] | None] | None
+    open_timeout: float | None
+    ping_interval: float | None
+    ping_timeout: float | None
+    close_timeout: float | None
+    max_size: int | tuple[int | None, int | None] | None
+    max_fragments: int | None
+    max_queue: int | tuple[int | None, int | None] | None
+    max_queue_bytes: int | None
+    write_limit: int | tuple[int, int | None]
+    coalesce: bool
+    yield_after: int
+    io_backend: Literal["fd", "transport"] | None
+    listener: Listener | None
+    zero_copy: bool
+    logger: LoggerLike | None
     create_connection: _Create
+    # End of the generated lines
 
 
-def _begin(connecting: connect, uri: str, prepared: _Prepared) -> None:
-    connecting._set_up(uri, *prepared)
+_POLICY = [field.name for field in dataclasses.fields(Policy)]
 
 
-class connect:  # noqa: N801 - it is used as a function
+class ReconnectingOptions(AsyncClientOptions):
+    """The options of the asyncio ``connect`` and ``unix_connect``.
+
+    Args:
+        options: As for the base class.
+
+    Attributes:
+        policy: Those that concern reconnecting.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        policy = Policy(**{name: options[name] for name in _POLICY if name in options})
+        super().__init__(options)
+        self.policy = policy
+
+
+class Connecting:
+    """Opens connections with checked options: see :class:`connect`.
+
+    Args:
+        uri: URI of the server.
+        options: The options.
+    """
+
+    def __init__(self, uri: str, options: ReconnectingOptions) -> None:
+        if options.listener is not None and not isinstance(options.listener, Listener):
+            raise TypeError(f"listener must be a wirespeed.Listener, not {type(options.listener).__name__}")
+        self._uri = uri
+        self._headers = check_headers(options.additional_headers)
+        self._options = options
+        self._policy = options.policy
+        self._entered = False
+        self._chain = options.chain(uri, self._headers)
+        self._request = check_chain(self._chain, options)
+
+    def _first_attempt(self) -> ConnectAttempt:
+        return ConnectAttempt.first(self._uri, self._headers)
+
+    async def _connect(self, attempt: ConnectAttempt) -> ClientConnection:
+        options = self._options
+        try:
+            with Deadline(options.open_timeout) as deadline:
+                chain, request = self._chain.copy(), self._request
+                if self._policy.refresh is not None:
+                    deadline.text = _refresh_timeout
+                    await self._policy.call_refresh(attempt)
+                    chain = options.chain(attempt.uri, check_headers(attempt.additional_headers))
+                    request = check_chain(chain, options)
+                opened = await open_websocket(chain, request, options, deadline)
+                connection = await establish(opened, options)
+        finally:
+            # A connection has taken the socket over; without one, it is closed.
+            if options.sock is not None:
+                options.sock.close()
+        options.effective_logger.debug("connection open: %r", HandshakeSummary(connection))
+        return connection
+
+    def __await__(self) -> Generator[Any, None, ClientConnection]:
+        return self._connect(self._first_attempt()).__await__()
+
+    async def __aenter__(self) -> ClientConnection:
+        if self._entered:
+            raise RuntimeError("connect() isn't reentrant")
+        self._entered = True
+        try:
+            self._connection = await self
+            return await self._connection.__aenter__()
+        except BaseException:
+            self._entered = False
+            raise
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        connection = self._connection
+        del self._connection
+        self._entered = False
+        await connection.__aexit__(exc_type, exc_value, traceback)
+
+    def __aiter__(self) -> Reconnection:
+        if self._options.sock is not None:
+            raise ValueError("sock can be connected once; it cannot be used to connect again")
+        return Reconnection(self._connect, self._first_attempt(), self._policy, self._options.effective_logger)
+
+
+class connect(Connecting):  # noqa: N801 - it is used as a function
     """Connect to a WebSocket server.
 
     ``await connect(...)`` returns a connection that the caller closes. As an asynchronous context manager it closes the
@@ -90,17 +209,16 @@ class connect:  # noqa: N801 - it is used as a function
         additional_headers: Headers to add to the request.
         user_agent_header: Value of the User-Agent header, ``None`` for no header.
         proxy: ``True`` to use the proxy of the environment or the system, ``None`` for no proxy, or the URL of a proxy
-            (``http``, ``https``, ``socks4``, ``socks4a``, ``socks5`` or ``socks5h``). SOCKS needs
-            ``wirespeed[socks]``.
+            (``http``, ``https``, ``socks4``, ``socks4a``, ``socks5`` or ``socks5h``). SOCKS needs ``wirespeed[socks]``.
         proxy_ssl: TLS settings for an ``https`` proxy, as for ``ssl``.
         proxy_server_hostname: Name that the certificate of the proxy must have, if it is not the host of its URL.
-        process_exception: Decides whether an error of connecting is transient: returns ``None`` to let the iterator
-            try again, or an exception to raise.
+        process_exception: Decides whether an error of connecting is transient: returns ``None`` to let the iterator try
+            again, or an exception to raise.
         reconnect_delays: Returns an iterable of the seconds between the attempts of the iterator. It is called again
             after a connection that lasted longer than the last delay. The iterator waits longer, up to six hours, if a
             response has a Retry-After header. When the delays end, the iterator logs a warning and stops.
-        reconnect_after_close: Whether the iterator reconnects after a connection was closed with code 1000 or without
-            a code.
+        reconnect_after_close: Whether the iterator reconnects after a connection was closed with code 1000 or without a
+            code.
         refresh: Function or coroutine function, called before each attempt with a :class:`ConnectAttempt`. It may
             change the URI and the headers, for example to set a new token. ``open_timeout`` includes it.
         open_timeout: Seconds until the connection must be open, redirects included. Each attempt of the iterator has
@@ -128,8 +246,7 @@ class connect:  # noqa: N801 - it is used as a function
             :attr:`ClientConnection.io_backend` returns the choice.
         listener: :class:`wirespeed.Listener` whose methods receive messages and events, instead of ``recv``.
         zero_copy: Whether the listener gets binary messages as ``memoryview``, valid until its method returns.
-        logger: Logger for debugging, and for the reasons why the iterator reconnects; by default
-            ``wirespeed.client``.
+        logger: Logger for debugging, and for the reasons why the iterator reconnects; by default ``wirespeed.client``.
         create_connection: Subclass of :class:`ClientConnection` to create.
 
     Raises:
@@ -142,20 +259,38 @@ class connect:  # noqa: N801 - it is used as a function
         TypeError, ValueError: An argument is wrong; the message names it.
     """
 
-    @cached_arguments("connect", PLAIN, _begin, "None")
-    def __init__(  # type: ignore[misc]  # the decorated function returns None
+    __signature__ = signature(ConnectOptions, ReconnectingOptions, Policy)
+
+    def __init__(self, uri: str, **options: Unpack[ConnectOptions]) -> None:
+        super().__init__(uri, ReconnectingOptions.cached("connect", options, ConnectOptions))
+
+
+class unix_connect(Connecting):  # noqa: N801 - it is used as a function
+    """Connect to a WebSocket server that listens on a Unix socket. Use it like :class:`connect`.
+
+    Other keyword arguments are those of :class:`connect` that do not concern TCP or proxies.
+
+    Args:
+        path: Path of the socket, ``None`` if ``sock`` is given.
+        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``,
+            by default.
+        sock: Connected Unix socket to use instead of ``path``. The connection takes it over and closes it.
+
+    Raises:
+        OSError: The connection could not be opened.
+        InvalidHandshake: The server refused the handshake.
+        TypeError, ValueError: An argument is wrong; raised in the call.
+    """
+
+    def __init__(
         self,
-        uri: str,
+        path: PathLike | None = None,
+        uri: str | None = None,
         *,
         # TCP and TLS
         sock: socket_module.socket | None = None,
         ssl: TLS | ssl_module.SSLContext | bool | None = None,
         server_hostname: str | None = None,
-        host: str | None = None,
-        port: int | None = None,
-        local_addr: tuple[str, int] | None = None,
-        family: int = 0,
-        happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
         # WebSocket
         origin: Origin | str | None = None,
         subprotocols: Sequence[Subprotocol | str] | None = None,
@@ -163,9 +298,6 @@ class connect:  # noqa: N801 - it is used as a function
         # HTTP
         additional_headers: HeadersLike | None = None,
         user_agent_header: str | None = USER_AGENT,
-        proxy: str | Literal[True] | None = True,
-        proxy_ssl: TLS | ssl_module.SSLContext | bool | None = None,
-        proxy_server_hostname: str | None = None,
         # Reconnecting
         process_exception: Callable[[Exception], Exception | None] = process_exception,
         reconnect_delays: Callable[[], Iterable[float]] = backoff,
@@ -193,169 +325,16 @@ class connect:  # noqa: N801 - it is used as a function
         logger: LoggerLike | None = None,
         # Escape hatch
         create_connection: _Create = None,
-    ) -> _Prepared:
-        network = checked_network(
-            sock=sock,
-            ssl=ssl,
-            server_hostname=server_hostname,
-            host=host,
-            port=port,
-            local_addr=local_addr,
-            family=family,
-            happy_eyeballs_delay=happy_eyeballs_delay,
-            proxy=proxy,
-            proxy_ssl=proxy_ssl,
-            proxy_server_hostname=proxy_server_hostname,
-        )
-        options = checked_async_options(
-            origin=origin,
-            subprotocols=subprotocols,
-            compression=compression,
-            user_agent_header=user_agent_header,
-            open_timeout=open_timeout,
-            ping_interval=ping_interval,
-            ping_timeout=ping_timeout,
-            close_timeout=close_timeout,
-            max_size=max_size,
-            max_fragments=max_fragments,
-            max_queue=max_queue,
-            max_queue_bytes=max_queue_bytes,
-            write_limit=write_limit,
-            coalesce=coalesce,
-            yield_after=yield_after,
-            io_backend=io_backend,
-            listener=listener,
-            zero_copy=zero_copy,
-            logger=logger,
-        )
-        policy = Policy(
-            process_exception=process_exception,
-            reconnect_delays=reconnect_delays,
-            reconnect_after_close=reconnect_after_close,
-            refresh=refresh,
-        )
-        return _Prepared(additional_headers, network, options, policy, create_connection)
-
-    def _set_up(
-        self,
-        uri: str,
-        headers: HeadersLike | None,
-        network: Network,
-        options: AsyncClientOptions,
-        policy: Policy,
-        create_connection: _Create,
+        # Others are errors.
+        **_unknown: Unpack[NoMore],
     ) -> None:
-        if create_connection is not None and not callable(create_connection):
-            raise TypeError(f"create_connection must be a class, not {type(create_connection).__name__}")
-        if options.listener is not None and not isinstance(options.listener, Listener):
-            raise TypeError(f"listener must be a wirespeed.Listener, not {type(options.listener).__name__}")
-        self._uri = uri
-        self._headers = check_headers(headers)
-        self._network = network
-        self._options = options
-        self._policy = policy
-        self._create_connection = create_connection
-        self._entered = False
-        self._chain = network.chain(uri, self._headers)
-        self._request = check_chain(self._chain, options, network)
-
-    def _first_attempt(self) -> ConnectAttempt:
-        return ConnectAttempt.first(self._uri, self._headers)
-
-    async def _connect(self, attempt: ConnectAttempt) -> ClientConnection:
-        options, network = self._options, self._network
-        try:
-            with Deadline(options.open_timeout) as deadline:
-                chain, request = self._chain.copy(), self._request
-                if self._policy.refresh is not None:
-                    deadline.text = _refresh_timeout
-                    await self._policy.call_refresh(attempt)
-                    chain = network.chain(attempt.uri, check_headers(attempt.additional_headers))
-                    request = check_chain(chain, options, network)
-                opened = await open_websocket(chain, request, options, network, deadline)
-                connection = await establish(opened, options, create_connection=self._create_connection)
-        finally:
-            # A connection has taken the socket over; without one, it is closed.
-            if network.sock is not None:
-                network.sock.close()
-        options.effective_logger.debug("connection open: %r", HandshakeSummary(connection))
-        return connection
-
-    def __await__(self) -> Generator[Any, None, ClientConnection]:
-        return self._connect(self._first_attempt()).__await__()
-
-    async def __aenter__(self) -> ClientConnection:
-        if self._entered:
-            raise RuntimeError("connect() isn't reentrant")
-        self._entered = True
-        try:
-            self._connection = await self
-            return await self._connection.__aenter__()
-        except BaseException:
-            self._entered = False
-            raise
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        connection = self._connection
-        del self._connection
-        self._entered = False
-        await connection.__aexit__(exc_type, exc_value, traceback)
-
-    def __aiter__(self) -> Reconnection:
-        if self._network.sock is not None:
-            raise ValueError("sock can be connected once; it cannot be used to connect again")
-        return Reconnection(self._connect, self._first_attempt(), self._policy, self._options.effective_logger)
-
-
-@suggesting_names("unix_connect")
-def unix_connect(
-    path: PathLike | None = None,
-    uri: str | None = None,
-    *,
-    sock: socket_module.socket | None = None,
-    ssl: TLS | ssl_module.SSLContext | bool | None = None,
-    server_hostname: str | None = None,
-    additional_headers: HeadersLike | None = None,
-    user_agent_header: str | None = USER_AGENT,
-    create_connection: _Create = None,
-    **options: Any,
-) -> connect:
-    """Connect to a WebSocket server that listens on a Unix socket. Use the result like that of :class:`connect`.
-
-    Args:
-        path: Path of the socket, ``None`` if ``sock`` is given.
-        uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``,
-            by default.
-        sock: Connected Unix socket to use instead of ``path``. The connection takes it over and closes it.
-        ssl: As for :class:`connect`.
-        server_hostname: As for :class:`connect`.
-        additional_headers: As for :class:`connect`.
-        user_agent_header: As for :class:`connect`.
-        create_connection: As for :class:`connect`.
-        **options: The keyword arguments of :class:`connect` that do not concern TCP or proxies.
-
-    Raises:
-        OSError: The connection could not be opened.
-        InvalidHandshake: The server refused the handshake.
-        TypeError, ValueError: An argument is wrong; raised in the call.
-    """
-    if uri is None:
-        uri = "ws://localhost/" if ssl is None else "wss://localhost/"
-    network = Network(unix=True, path=path, sock=sock, ssl=ssl, server_hostname=server_hostname)
-    policy = {field.name: options.pop(field.name) for field in dataclasses.fields(Policy) if field.name in options}
-    known = {field.name for field in dataclasses.fields(AsyncClientOptions) if field.init}
-    for name in options:
-        if name not in known:
-            raise TypeError(f"unix_connect() got an unexpected keyword argument {name!r}")
-    checked = AsyncClientOptions(user_agent_header=user_agent_header, **options)
-    connecting = connect.__new__(connect)
-    connecting._set_up(uri, additional_headers, network, checked, Policy(**policy), create_connection)
-    return connecting
+        arguments = locals()
+        del arguments["self"]
+        if _unknown:
+            raise unexpected_argument("unix_connect", _unknown, arguments)
+        if uri is None:
+            uri = "ws://localhost/" if ssl is None else "wss://localhost/"
+        Connecting.__init__(self, uri, ReconnectingOptions(arguments | {"unix": True, "proxy": None}))
 
 
 def _refresh_timeout() -> str:

@@ -17,7 +17,6 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Awaitable,
-    Callable,
     Coroutine,
     Iterable,
     Mapping,
@@ -36,10 +35,9 @@ from ._tasks import can_suspend, is_turn_due, leave, yield_to_loop
 
 if TYPE_CHECKING:
     from .._options.client import AsyncClientOptions
-    from .._options.common import AsyncOptions
     from ._opening import Opening
 
-__all__ = ["ClientConnection", "Connection", "Listener", "attach", "choose_io_backend", "establish", "native_arguments"]
+__all__ = ["ClientConnection", "Connection", "Listener", "attach", "choose_io_backend", "establish"]
 
 
 class Connection(ConnectionStatus, AsyncConnection):
@@ -390,21 +388,6 @@ class ClientConnection(Connection):
     """The connection of a client, created by :func:`wirespeed.connect`."""
 
 
-def native_arguments(options: AsyncOptions) -> dict[str, Any]:
-    """Return the arguments of a connection's constructor that depend on options only.
-
-    Args:
-        options: The options of a client or a server.
-    """
-    return {
-        "zero_copy": options.zero_copy,
-        "queue": _queue(options.max_queue, options.max_queue_bytes),
-        "write_limit": _marks(options.write_limit),
-        "coalesce": options.coalesce,
-        "yield_after": options.yield_after,
-    }
-
-
 def choose_io_backend(io_backend: str | None, loop: asyncio.AbstractEventLoop) -> str:
     """Return the I/O backend that a connection uses.
 
@@ -435,15 +418,12 @@ async def attach(connection: Connection, sock: socket_module.socket | None, loop
 async def establish(
     opening: Opening,
     options: AsyncClientOptions,
-    *,
-    create_connection: type[ClientConnection] | Callable[..., ClientConnection] | None = None,
 ) -> ClientConnection:
     """Create the connection of a client from a completed opening handshake.
 
     Args:
         opening: The completed handshake. Its socket is taken over.
         options: The keyword arguments of ``connect``.
-        create_connection: As for ``connect``.
     """
     loop = asyncio.get_running_loop()
     connected, addresses = opening.connected, opening.addresses
@@ -457,14 +437,13 @@ async def establish(
         opened = opening.handshake.finish(connected if sock is None else None)
         try:
             connection = construct(
-                create_connection or ClientConnection,
+                options.create_connection or ClientConnection,
                 ClientConnection,
                 opened,
                 loop=loop,
                 logger=options.effective_logger,
                 listener=options.listener,
                 **addresses,
-                **native_arguments(options),
             )
         except BaseException:
             if sock is None:
@@ -478,28 +457,6 @@ async def establish(
             sock.close()
         raise
     return connection
-
-
-def _marks(limit: int | tuple[int | None, int | None]) -> tuple[int, int]:
-    high, low = limit if isinstance(limit, tuple) else (limit, None)
-    high = 0 if high is None else high
-    return high, high // 4 if low is None else low
-
-
-_UNLIMITED = 2**62
-
-
-def _queue(
-    messages: int | tuple[int | None, int | None] | None, size: int | None
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the high and low marks for messages and bytes. Reading stops above both: an unused limit has marks 0."""
-    high = messages[0] if isinstance(messages, tuple) else messages
-    if high is None and size is None:
-        return (_UNLIMITED, _UNLIMITED), (_UNLIMITED, _UNLIMITED)
-    by_messages = (0, 0) if high is None or messages is None else _marks(messages)
-    by_size = (0, 0) if size is None else _marks(size)
-    # An unused limit is always above its high mark, and never below its low mark.
-    return by_messages, by_size
 
 
 def _is_buffer(value: object) -> bool:

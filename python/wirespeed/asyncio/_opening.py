@@ -36,7 +36,7 @@ from .._net.addresses import (
 )
 from .._net.proxy import Proxy, socks_error, socks_missing, socks_timeout, socks_type
 from .._net.uri import RedirectChain
-from .._options.client import ClientOptions, Network
+from .._options.client import ClientOptions
 from ..exceptions import InvalidStatus
 from ._sockets import abandon, receive, send_all, until_ready, watches_descriptors
 from ._tasks import Deadline
@@ -50,13 +50,12 @@ _READ_SIZE = 2**16
 _TO_READ = 1
 
 
-def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) -> ClientPlan:
+def check_chain(chain: RedirectChain, options: ClientOptions) -> ClientPlan:
     """Check the arguments for the current URI of a redirect chain.
 
     Args:
         chain: The chain.
         options: The arguments that do not depend on the URI.
-        network: The arguments that tell how to reach the server.
 
     Returns:
         The request to send.
@@ -67,7 +66,7 @@ def check_chain(chain: RedirectChain, options: ClientOptions, network: Network) 
     """
     request = options.request(chain.parsed, chain.headers)
     # Check a given proxy only: the environment may change until the connection is opened.
-    plan_opening(chain, network, None if network.proxy is True else network.proxy)
+    plan_opening(chain, options, None if options.proxy is True else options.proxy)
     return request
 
 
@@ -86,22 +85,21 @@ class Opening(NamedTuple):
 
 
 async def open_websocket(
-    chain: RedirectChain, request: ClientPlan, options: ClientOptions, network: Network, deadline: Deadline
+    chain: RedirectChain, request: ClientPlan, options: ClientOptions, deadline: Deadline
 ) -> Opening:
     """Open a WebSocket, following redirects.
 
     Args:
         chain: The redirect chain, at its first URI.
         request: The request for that URI, returned by :func:`check_chain`.
-        options: The arguments that do not depend on the URI.
-        network: The arguments that tell how to reach the server. Its socket, if it has one, is taken over.
+        options: The arguments that do not depend on the URI. Their socket, if there is one, is taken over.
         deadline: The timeout of the caller; its text is set to the current step.
     """
     while True:
-        plan = plan_opening(chain, network, network.proxy)
+        plan = plan_opening(chain, options, options.proxy)
         # Prepare the request before connecting, so that the server need not wait for it.
-        opening = plan.begin(request, chain.parsed, network, options.user_agent_header)
-        connected, addresses = await _connect(chain, network, plan, deadline)
+        opening = plan.begin(request, chain.parsed, options)
+        connected, addresses = await _connect(chain, options, plan, deadline)
         try:
             deadline.text = functools.partial(opening_timeout, opening)
             deadline.explain = opening.give_up
@@ -157,29 +155,29 @@ async def _move(connected: ConnectedSocket, opening: ClientOpening, needs: int) 
 
 
 async def _connect(
-    chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: Deadline
+    chain: RedirectChain, options: ClientOptions, plan: OpeningPlan, deadline: Deadline
 ) -> tuple[ConnectedSocket, dict[str, Any]]:
     """Return a connected socket, and the addresses of its ends if the socket cannot tell them later."""
-    if network.sock is not None:
-        return _take_over(network.sock)
-    if network.path is not None:
-        deadline.text = Failures(os.fsdecode(network.path)).timeout_text
-        return _take_over(await dial_unix(network.path))
-    host, port = network.address(chain.parsed)
+    if options.sock is not None:
+        return _take_over(options.sock)
+    if options.path is not None:
+        deadline.text = Failures(os.fsdecode(options.path)).timeout_text
+        return _take_over(await dial_unix(options.path))
+    host, port = options.address(chain.parsed)
     via = (host, port) if plan.proxy is None else (plan.proxy.host, plan.proxy.port)
     failures = Failures(f"{via[0]}:{via[1]}")
     deadline.text = failures.timeout_text
     by_socks = plan.proxy is not None and plan.proxy.is_socks
-    if network.local_addr is None and not by_socks and watches_descriptors(asyncio.get_running_loop()):
-        connected = await dial_address(*via, family=network.family)
+    if options.local_addr is None and not by_socks and watches_descriptors(asyncio.get_running_loop()):
+        connected = await dial_address(*via, family=options.family)
         if connected is not None:
             return connected, {}
     sock = await dial(
         *via,
         failures=failures,
-        local_addr=network.local_addr,
-        family=network.family,
-        happy_eyeballs_delay=network.happy_eyeballs_delay,
+        local_addr=options.local_addr,
+        family=options.family,
+        happy_eyeballs_delay=options.happy_eyeballs_delay,
     )
     if plan.proxy is not None and by_socks:
         with contextlib.ExitStack() as stack:

@@ -6,18 +6,18 @@ import re
 import socket as socket_module
 import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from .._net.binding import Place
 from .._options.common import QUEUE_BYTES
 from .._options.compression import Deflate
-from .._options.hints import suggesting_names
+from .._options.hints import NoMore, unexpected_argument
 from .._options.server import AsyncServerOptions
 from .._server.server import check_async_handler
 from .._version import SERVER
 from ..datastructures import Request, Response
 from ..tls import TLS
-from ..typing import LoggerLike, Origin, PathLike, Subprotocol
+from ..typing import LoggerLike, Origin, PathLike, Subprotocol, Unpack
 from ._connection import Listener
 from ._server import Handler, Server, ServerConnection
 
@@ -28,17 +28,25 @@ _ProcessResponse = Callable[[ServerConnection, Request, Response], Awaitable[Res
 _SelectSubprotocol = Callable[[ServerConnection, Sequence[Subprotocol]], Subprotocol | str | None]
 
 
-@suggesting_names("serve")
 def serve(
     handler: Handler | None,
     host: str | Iterable[str] | None = None,
     port: int | None = None,
     *,
+    # TCP and TLS
+    sock: socket_module.socket | None = None,
+    ssl: TLS | ssl_module.SSLContext | None = None,
+    family: int = 0,
+    flags: int = socket_module.AI_PASSIVE,
+    backlog: int = 4096,
+    reuse_address: bool | None = None,
+    reuse_port: bool | None = None,
+    start_serving: bool = True,
     # WebSocket
-    origins: Sequence[Origin | str | re.Pattern[str] | None] | None = None,
     subprotocols: Sequence[Subprotocol | str] | None = None,
-    select_subprotocol: _SelectSubprotocol | None = None,
     compression: Deflate | str | None = "deflate",
+    origins: Sequence[Origin | str | re.Pattern[str] | None] | None = None,
+    select_subprotocol: _SelectSubprotocol | None = None,
     # HTTP
     process_request: _ProcessRequest | None = None,
     process_response: _ProcessResponse | None = None,
@@ -62,19 +70,12 @@ def serve(
     # Callbacks
     listener: Callable[[], Listener] | None = None,
     zero_copy: bool = False,
-    # TCP and TLS
-    ssl: TLS | ssl_module.SSLContext | None = None,
-    sock: socket_module.socket | None = None,
-    family: int = 0,
-    flags: int = socket_module.AI_PASSIVE,
-    backlog: int = 4096,
-    reuse_address: bool | None = None,
-    reuse_port: bool | None = None,
-    start_serving: bool = True,
     # Logging
     logger: LoggerLike | None = None,
     # Escape hatch
     create_connection: Callable[..., ServerConnection] | None = None,
+    # Others are errors.
+    **_unknown: Unpack[NoMore],
 ) -> Server:
     """Serve WebSocket connections.
 
@@ -95,23 +96,30 @@ def serve(
         handler: Coroutine function that receives the connection; ``None`` with a ``listener``.
         host: Name or address to listen on, or several; ``None`` for all interfaces.
         port: Port; ``None`` or 0 to let the system choose.
+        sock: Bound socket to listen on, instead of ``host`` and ``port``. The server closes it.
+        ssl: :class:`wirespeed.TLS` with a certificate (native, fast) or an ``ssl.SSLContext``; ``None`` for no TLS.
+        family: As for :class:`wirespeed.connect`.
+        flags: As for ``socket.getaddrinfo``.
+        backlog: Number of connections that the system keeps until they are accepted.
+        reuse_address: Whether to bind an address that has connections in the state TIME_WAIT; by default on POSIX.
+        reuse_port: Whether several sockets, for example of several processes, may listen on the port.
+        start_serving: Whether to accept connections at once; if not, call :meth:`Server.start_serving`.
+        subprotocols: Subprotocols to accept, in order of preference.
+        compression: ``"deflate"`` to accept permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to accept it
+            with other settings, ``None`` for no compression.
         origins: Accepted values of the Origin header: ``str`` for an exact value, patterns of :mod:`re` that must match
             the whole value, ``None`` for a missing header. This protects against web pages of other sites. By default,
             all are accepted.
-        subprotocols: Subprotocols to accept, in order of preference.
-        select_subprotocol: Called with the connection and the list of subprotocols that the client offers; returns
-            one of them or ``None``. It may raise :exc:`NegotiationError`.
-        compression: ``"deflate"`` to accept permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to accept it
-            with other settings, ``None`` for no compression.
+        select_subprotocol: Called with the connection and the list of subprotocols that the client offers; returns one
+            of them or ``None``. It may raise :exc:`NegotiationError`.
         process_request: Function or coroutine function, called with the connection and the request. Returns ``None`` to
             go on, or a response to send instead, such as ``connection.respond(404, "...")``.
         process_response: Function or coroutine function, called with the connection, the request and the response,
             which it may change. Returns ``None``, or another response to send instead.
         server_header: Value of the Server header, ``None`` for no header.
         open_timeout: Seconds for the opening handshake, TLS and ``process_request`` included; ``None`` for no limit.
-        ping_interval: Seconds between keepalive pings, ``None`` for no pings.
-        ping_timeout: Seconds without progress after an unanswered ping until the connection is closed with code 1011.
-            Bytes that arrive, or that the peer acknowledges, are progress. ``None`` disables the timeout.
+        ping_interval: As for :class:`wirespeed.connect`.
+        ping_timeout: As for :class:`wirespeed.connect`.
         close_timeout: Seconds that closing waits for the client; ``None`` for no limit.
         max_size: As for :class:`wirespeed.connect`.
         max_fragments: As for :class:`wirespeed.connect`.
@@ -127,14 +135,6 @@ def serve(
         io_backend: As for :class:`wirespeed.connect`.
         listener: Function that creates a :class:`wirespeed.Listener` for each connection, such as its class.
         zero_copy: Whether listeners get binary messages as ``memoryview``, valid until their method returns.
-        ssl: :class:`wirespeed.TLS` with a certificate (native, fast) or an ``ssl.SSLContext``; ``None`` for no TLS.
-        sock: Bound socket to listen on, instead of ``host`` and ``port``. The server closes it.
-        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses, 0 for both.
-        flags: As for ``socket.getaddrinfo``.
-        backlog: Number of connections that the system keeps until they are accepted.
-        reuse_address: Whether to bind an address that has connections in the state TIME_WAIT; by default on POSIX.
-        reuse_port: Whether several sockets, for example of several processes, may listen on the port.
-        start_serving: Whether to accept connections at once; if not, call :meth:`Server.start_serving`.
         logger: Logger of the server and its connections; by default ``wirespeed.server``.
         create_connection: Subclass of :class:`ServerConnection` to create.
 
@@ -142,31 +142,10 @@ def serve(
         OSError: The server cannot listen on the address; raised when it is awaited.
         TypeError, ValueError: An argument is wrong; the message names it. Raised in the call.
     """
-    options = AsyncServerOptions(
-        origins=origins,
-        subprotocols=subprotocols,
-        select_subprotocol=select_subprotocol,
-        compression=compression,
-        process_request=process_request,
-        process_response=process_response,
-        server_header=server_header,
-        open_timeout=open_timeout,
-        ping_interval=ping_interval,
-        ping_timeout=ping_timeout,
-        close_timeout=close_timeout,
-        max_size=max_size,
-        max_fragments=max_fragments,
-        max_queue=max_queue,
-        max_queue_bytes=max_queue_bytes,
-        write_limit=write_limit,
-        coalesce=coalesce,
-        yield_after=yield_after,
-        max_pending=max_pending,
-        io_backend=io_backend,
-        listener=listener,
-        zero_copy=zero_copy,
-        logger=logger,
-    )
+    arguments = locals()
+    if _unknown:
+        raise unexpected_argument("serve", _unknown, arguments)
+    options = AsyncServerOptions(arguments)
     place = Place(
         host=host,
         port=port,
@@ -176,53 +155,73 @@ def serve(
         reuse_address=reuse_address,
         reuse_port=reuse_port,
     )
-    return _make(handler, options, place, ssl, backlog, start_serving, create_connection)
+    return _make(handler, options, place)
 
 
-@suggesting_names("unix_serve")
-def unix_serve(
+def unix_serve(  # noqa: D417 - the others are those of serve
     handler: Handler | None,
     path: PathLike | None = None,
     *,
+    # TCP and TLS
     sock: socket_module.socket | None = None,
     ssl: TLS | ssl_module.SSLContext | None = None,
-    server_header: str | None = SERVER,
     backlog: int = 4096,
     start_serving: bool = True,
+    # WebSocket
+    subprotocols: Sequence[Subprotocol | str] | None = None,
+    compression: Deflate | str | None = "deflate",
+    origins: Sequence[Origin | str | re.Pattern[str] | None] | None = None,
+    select_subprotocol: _SelectSubprotocol | None = None,
+    # HTTP
+    process_request: _ProcessRequest | None = None,
+    process_response: _ProcessResponse | None = None,
+    server_header: str | None = SERVER,
+    # Timeouts
+    open_timeout: float | None = 10,
+    ping_interval: float | None = 20,
+    ping_timeout: float | None = 20,
+    close_timeout: float | None = 10,
+    # Limits
+    max_size: int | tuple[int | None, int | None] | None = 2**20,
+    max_fragments: int | None = 4096,
+    max_queue: int | tuple[int | None, int | None] | None = 16,
+    max_queue_bytes: int | None = QUEUE_BYTES,
+    write_limit: int | tuple[int, int | None] = 2**15,
+    coalesce: bool = True,
+    yield_after: int = 1024,
+    max_pending: int = 1024,
+    # The event loop
+    io_backend: Literal["fd", "transport"] | None = None,
+    # Callbacks
+    listener: Callable[[], Listener] | None = None,
+    zero_copy: bool = False,
+    # Logging
+    logger: LoggerLike | None = None,
+    # Escape hatch
     create_connection: Callable[..., ServerConnection] | None = None,
-    **options: Any,
+    # Others are errors.
+    **_unknown: Unpack[NoMore],
 ) -> Server:
     """Serve WebSocket connections on a Unix socket, for example behind a reverse proxy.
+
+    Other keyword arguments are those of :func:`serve` that do not concern TCP.
 
     Args:
         handler: As for :func:`serve`.
         path: Path of the socket, ``None`` if ``sock`` is given. An unused socket file at the path is replaced.
         sock: Bound Unix socket to listen on. The server closes it.
-        ssl: As for :func:`serve`.
-        server_header: As for :func:`serve`.
-        backlog: As for :func:`serve`.
-        start_serving: As for :func:`serve`.
-        create_connection: As for :func:`serve`.
-        **options: The keyword arguments of :func:`serve` that do not concern TCP.
 
     Raises:
         OSError: The server cannot listen on the path; raised when it is awaited.
         TypeError, ValueError: An argument is wrong; the message names it. Raised in the call.
     """
-    checked = AsyncServerOptions.of_unix(server_header=server_header, **options)
-    place = Place(path=path, sock=sock, is_unix=True)
-    return _make(handler, checked, place, ssl, backlog, start_serving, create_connection)
+    arguments = locals()
+    if _unknown:
+        raise unexpected_argument("unix_serve", _unknown, arguments)
+    return _make(handler, AsyncServerOptions(arguments), Place(path=path, sock=sock, is_unix=True))
 
 
-def _make(
-    handler: Handler | None,
-    options: AsyncServerOptions,
-    place: Place,
-    ssl: TLS | ssl_module.SSLContext | None,
-    backlog: int,
-    start_serving: bool,
-    create_connection: Callable[..., ServerConnection] | None,
-) -> Server:
+def _make(handler: Handler | None, options: AsyncServerOptions, place: Place) -> Server:
     if handler is None:
         if options.listener is None:
             raise TypeError("handler is missing; only a server with a listener needs none")
@@ -230,14 +229,4 @@ def _make(
         check_async_handler(handler)
         if options.listener is not None:
             raise ValueError("handler and listener exclude each other: messages go to the one or the other")
-    if not isinstance(backlog, int) or isinstance(backlog, bool):
-        raise TypeError(f"backlog must be an int, not {type(backlog).__name__}")
-    return Server(
-        place,
-        handler,
-        options,
-        ssl=ssl,
-        backlog=backlog,
-        start_serving=start_serving,
-        create_connection=create_connection,
-    )
+    return Server(place, handler, options)

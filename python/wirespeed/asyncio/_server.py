@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import signal as signal_module
 import socket as socket_module
-import ssl as ssl_module
 import sys
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
@@ -23,10 +22,9 @@ from .._server.log import log_handler_error, log_handshake_error, log_refusal
 from .._server.negotiate import LINGER_TIMEOUT, answer, negotiation, reception, refuse
 from .._server.server import AcceptedBase, ServerBase, not_awaitable
 from ..close_codes import CloseCode
-from ..tls import TLS
 from ..typing import Self
 from ._accept import Acceptor, HandshakeLimiter, HandshakeTask, PendingHandshakes, negotiate, receive_request
-from ._connection import Connection, attach, choose_io_backend, native_arguments
+from ._connection import Connection, attach, choose_io_backend
 from ._tasks import Deadline, TaskDrain, can_suspend, current_task, is_turn_due, yield_to_loop
 
 __all__ = ["Handler", "Server", "ServerConnection"]
@@ -79,18 +77,10 @@ class Server(ServerBase):
         place: Place,
         handler: Handler | None,
         options: AsyncServerOptions,
-        *,
-        ssl: TLS | ssl_module.SSLContext | None,
-        backlog: int,
-        start_serving: bool,
-        create_connection: Callable[..., ServerConnection] | None,
     ) -> None:
-        super().__init__(handler, options, ssl, create_connection, ServerConnection)
+        super().__init__(handler, options, ServerConnection)
         self._place = place
-        self._options = options
-        self._arguments = native_arguments(options)
-        self._backlog = backlog
-        self._start_serving = start_serving
+        self._options: AsyncServerOptions = options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._acceptor: Acceptor | None = None
         self._pending_handshakes: PendingHandshakes | None = None
@@ -135,11 +125,11 @@ class Server(ServerBase):
         try:
             self._listeners = await self._bind(self._loop)
             self._acceptor = Acceptor(
-                self._listeners.sockets, self._backlog, self._accepted, self._limiter, self.logger
+                self._listeners.sockets, self._options.backlog, self._accepted, self._limiter, self.logger
             )
             if self._is_closing:
                 self._stop_listening()
-            elif self._start_serving:
+            elif self._options.start_serving:
                 await self.start_serving()
         except BaseException:
             self._stop_listening()
@@ -563,15 +553,12 @@ class Server(ServerBase):
                     remote_address=remote,
                     listener=None if self._options.listener is None else self._options.listener(),
                     server=self,
-                    **self._arguments,
                 ), None
             except Exception as exc:
                 # If the handshake is still unused, send the client a response.
                 addresses = {"local_address": local, "remote_address": remote}
                 with contextlib.suppress(RuntimeError):
-                    connection = ServerConnection(
-                        opened, loop=self._loop, logger=self.logger, server=self, **addresses, **self._arguments
-                    )
+                    connection = ServerConnection(opened, loop=self._loop, logger=self.logger, server=self, **addresses)
                     log_handshake_error(accepted, connection, exc, self._limiter, self.logger)
                     refuse(connection)
                     return connection, exc

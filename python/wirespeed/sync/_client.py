@@ -5,23 +5,23 @@ from __future__ import annotations
 import socket as socket_module
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypedDict
 
 from .._connection import HandshakeSummary, construct
 from .._handshake.plan import OpeningPlan, plan_opening
 from .._lazy import ssl as ssl_module
 from .._native import ConnectedSocket
-from .._net.addresses import HAPPY_EYEBALLS_DELAY, socket_addresses
+from .._net.addresses import socket_addresses
 from .._net.proxy import connect_socks
 from .._net.uri import RedirectChain
-from .._options.client import PLAIN, ClientOptions, Network, check_headers, checked_network, checked_options
+from .._options.client import ClientOptions, check_headers
 from .._options.compression import Deflate
-from .._options.hints import cached_arguments, suggesting_names
+from .._options.hints import NoMore, signature, unexpected_argument
 from .._version import USER_AGENT
 from ..datastructures import HeadersLike
 from ..exceptions import InvalidStatus
 from ..tls import TLS
-from ..typing import LoggerLike, Origin, PathLike, Subprotocol
+from ..typing import LoggerLike, Origin, PathLike, Subprotocol, Unpack
 from ._connection import ClientConnection
 from ._dial import dial, dial_address, dial_unix
 
@@ -30,56 +30,39 @@ __all__ = ["connect", "unix_connect"]
 _Create = type[ClientConnection] | Callable[..., ClientConnection] | None
 
 
-class _Prepared(NamedTuple):
-    """The checked arguments of :func:`connect`."""
+class ConnectOptions(TypedDict, total=False):
+    """The keyword arguments of :func:`connect`."""
 
-    headers: HeadersLike | None
-    network: Network
-    options: ClientOptions
+    # Generated from table.py
+    sock: socket_module.socket | None
+    ssl: TLS | ssl_module.SSLContext | bool | None
+    server_hostname: str | None
+    host: str | None
+    port: int | None
+    local_addr: tuple[str, int] | None
+    family: int
+    happy_eyeballs_delay: float | None
+    origin: Origin | str | None
+    subprotocols: Sequence[Subprotocol | str] | None
+    compression: Deflate | str | None
+    additional_headers: HeadersLike | None
+    user_agent_header: str | None
+    proxy: str | Literal[True] | None
+    proxy_ssl: TLS | ssl_module.SSLContext | bool | None
+    proxy_server_hostname: str | None
+    open_timeout: float | None
+    ping_interval: float | None
+    ping_timeout: float | None
+    close_timeout: float | None
+    max_size: int | tuple[int | None, int | None] | None
+    max_fragments: int | None
+    max_queue: int | tuple[int | None, int | None] | None
+    logger: LoggerLike | None
     create_connection: _Create
+    # End of the generated lines
 
 
-def _begin(uri: str, prepared: _Prepared) -> ClientConnection:
-    return _connect(uri, *prepared)
-
-
-@cached_arguments("connect", PLAIN, _begin, "ClientConnection")
-def connect(
-    uri: str,
-    *,
-    # TCP and TLS
-    sock: socket_module.socket | None = None,
-    ssl: TLS | ssl_module.SSLContext | bool | None = None,
-    server_hostname: str | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    local_addr: tuple[str, int] | None = None,
-    family: int = 0,
-    happy_eyeballs_delay: float | None = HAPPY_EYEBALLS_DELAY,
-    # WebSocket
-    origin: Origin | str | None = None,
-    subprotocols: Sequence[Subprotocol | str] | None = None,
-    compression: Deflate | str | None = "deflate",
-    # HTTP
-    additional_headers: HeadersLike | None = None,
-    user_agent_header: str | None = USER_AGENT,
-    proxy: str | Literal[True] | None = True,
-    proxy_ssl: TLS | ssl_module.SSLContext | bool | None = None,
-    proxy_server_hostname: str | None = None,
-    # Timeouts
-    open_timeout: float | None = 10,
-    ping_interval: float | None = 20,
-    ping_timeout: float | None = 20,
-    close_timeout: float | None = 10,
-    # Limits
-    max_size: int | tuple[int | None, int | None] | None = 2**20,
-    max_fragments: int | None = 4096,
-    max_queue: int | tuple[int | None, int | None] | None = 16,
-    # Logging
-    logger: LoggerLike | None = None,
-    # Escape hatch
-    create_connection: _Create = None,
-) -> _Prepared:
+def connect(uri: str, **options: Unpack[ConnectOptions]) -> ClientConnection:  # noqa: D417 - under their names
     """Connect to a WebSocket server.
 
     At most 10 redirects are followed. A redirect to another origin drops user information and the headers
@@ -108,8 +91,7 @@ def connect(
         additional_headers: Headers to add to the request.
         user_agent_header: Value of the User-Agent header, ``None`` for no header.
         proxy: ``True`` to use the proxy of the environment or the system, ``None`` for no proxy, or the URL of a proxy
-            (``http``, ``https``, ``socks4``, ``socks4a``, ``socks5`` or ``socks5h``). SOCKS needs
-            ``wirespeed[socks]``.
+            (``http``, ``https``, ``socks4``, ``socks4a``, ``socks5`` or ``socks5h``). SOCKS needs ``wirespeed[socks]``.
         proxy_ssl: TLS settings for an ``https`` proxy, as for ``ssl``.
         proxy_server_hostname: Name that the certificate of the proxy must have, if it is not the host of its URL.
         open_timeout: Seconds until the connection must be open, redirects included; ``None`` for no limit. Resolving a
@@ -123,8 +105,8 @@ def connect(
             sets the maximum size of a fragment, as its second item.
         max_fragments: Maximum number of fragments of a received message; ``None`` for no limit.
         max_queue: Number of received messages to keep while no thread receives: during waits for a pong or for room to
-            send, and during closing. More messages are kept while their total is below 4 MiB. ``None`` for no limit.
-            Of a pair, the first item counts.
+            send, and during closing. More messages are kept while their total is below 4 MiB. ``None`` for no limit. Of
+            a pair, the first item counts.
         logger: Logger for debugging, by default ``wirespeed.client``.
         create_connection: Subclass of :class:`ClientConnection` to create.
 
@@ -137,105 +119,91 @@ def connect(
         TimeoutError: Opening took longer than ``open_timeout``.
         TypeError, ValueError: An argument is wrong; the message names it.
     """
-    network = checked_network(
-        sock=sock,
-        ssl=ssl,
-        server_hostname=server_hostname,
-        host=host,
-        port=port,
-        local_addr=local_addr,
-        family=family,
-        happy_eyeballs_delay=happy_eyeballs_delay,
-        proxy=proxy,
-        proxy_ssl=proxy_ssl,
-        proxy_server_hostname=proxy_server_hostname,
-    )
-    options = checked_options(
-        origin=origin,
-        subprotocols=subprotocols,
-        compression=compression,
-        user_agent_header=user_agent_header,
-        open_timeout=open_timeout,
-        ping_interval=ping_interval,
-        ping_timeout=ping_timeout,
-        close_timeout=close_timeout,
-        max_size=max_size,
-        max_fragments=max_fragments,
-        max_queue=max_queue,
-        logger=logger,
-    )
-    return _Prepared(additional_headers, network, options, create_connection)
+    return open_connection(uri, ClientOptions.cached("connect", options, ConnectOptions))
 
 
-@suggesting_names("unix_connect")
-def unix_connect(
+connect.__dict__["__signature__"] = signature(ConnectOptions, ClientOptions)
+
+
+def unix_connect(  # noqa: D417 - the others are those of connect
     path: PathLike | None = None,
     uri: str | None = None,
     *,
+    # TCP and TLS
     sock: socket_module.socket | None = None,
     ssl: TLS | ssl_module.SSLContext | bool | None = None,
     server_hostname: str | None = None,
+    # WebSocket
+    origin: Origin | str | None = None,
+    subprotocols: Sequence[Subprotocol | str] | None = None,
+    compression: Deflate | str | None = "deflate",
+    # HTTP
     additional_headers: HeadersLike | None = None,
     user_agent_header: str | None = USER_AGENT,
+    # Timeouts
+    open_timeout: float | None = 10,
+    ping_interval: float | None = 20,
+    ping_timeout: float | None = 20,
+    close_timeout: float | None = 10,
+    # Limits
+    max_size: int | tuple[int | None, int | None] | None = 2**20,
+    max_fragments: int | None = 4096,
+    max_queue: int | tuple[int | None, int | None] | None = 16,
+    # Logging
+    logger: LoggerLike | None = None,
+    # Escape hatch
     create_connection: _Create = None,
-    **options: Any,
+    # Others are errors.
+    **_unknown: Unpack[NoMore],
 ) -> ClientConnection:
     """Connect to a WebSocket server that listens on a Unix socket.
+
+    Other keyword arguments are those of :func:`connect` that do not concern TCP or proxies.
 
     Args:
         path: Path of the socket, ``None`` if ``sock`` is given.
         uri: URI whose host and path go into the request; ``ws://localhost/``, or ``wss://localhost/`` with ``ssl``,
             by default.
         sock: Connected Unix socket to use instead of ``path``. The connection takes it over and closes it.
-        ssl: As for :func:`connect`.
-        server_hostname: As for :func:`connect`.
-        additional_headers: As for :func:`connect`.
-        user_agent_header: As for :func:`connect`.
-        create_connection: As for :func:`connect`.
-        **options: The keyword arguments of :func:`connect` that do not concern TCP or proxies.
 
     Raises:
         OSError: The connection could not be opened.
         InvalidHandshake: The server refused the handshake.
+        TypeError, ValueError: An argument is wrong; the message names it.
     """
+    arguments = locals()
+    if _unknown:
+        raise unexpected_argument("unix_connect", _unknown, arguments)
     if uri is None:
         uri = "ws://localhost/" if ssl is None else "wss://localhost/"
-    network = Network(unix=True, path=path, sock=sock, ssl=ssl, server_hostname=server_hostname)
-    checked = ClientOptions(user_agent_header=user_agent_header, **options)
-    return _connect(uri, additional_headers, network, checked, create_connection)
+    return open_connection(uri, ClientOptions(arguments | {"unix": True, "proxy": None}))
 
 
-def _connect(
-    uri: str,
-    headers: HeadersLike | None,
-    network: Network,
-    options: ClientOptions,
-    create_connection: _Create,
-) -> ClientConnection:
-    chain = network.chain(uri, check_headers(headers))
+def open_connection(uri: str, options: ClientOptions) -> ClientConnection:
+    """Open a connection with checked options: see :func:`connect`.
+
+    Args:
+        uri: URI of the server.
+        options: The options.
+    """
+    chain = options.chain(uri, check_headers(options.additional_headers))
     deadline = None if options.open_timeout is None else time.monotonic() + options.open_timeout
     try:
-        return _open(chain, network, options, deadline, create_connection)
+        return _open(chain, options, deadline)
     finally:
         # A connection has taken the socket over; without one, it is closed.
-        if network.sock is not None:
-            network.sock.close()
+        if options.sock is not None:
+            options.sock.close()
 
 
-def _open(
-    chain: RedirectChain,
-    network: Network,
-    options: ClientOptions,
-    deadline: float | None,
-    create_connection: _Create,
-) -> ClientConnection:
+def _open(chain: RedirectChain, options: ClientOptions, deadline: float | None) -> ClientConnection:
     logger = options.effective_logger
     while True:
-        plan = plan_opening(chain, network, network.proxy)
+        plan = plan_opening(chain, options, options.proxy)
         request = options.request(chain.parsed, chain.headers)
         # Prepare the request before connecting, so that the server need not wait for it.
-        opening = plan.begin(request, chain.parsed, network, options.user_agent_header)
-        connected, addresses = _connect_socket(chain, network, plan, deadline)
+        opening = plan.begin(request, chain.parsed, options)
+        connected, addresses = _connect_socket(chain, options, plan, deadline)
         try:
             opened = opening.run(connected, _remaining(deadline))
         except InvalidStatus as exc:
@@ -249,7 +217,7 @@ def _open(
             connected.close()
         try:
             connection = construct(
-                create_connection or ClientConnection, ClientConnection, opened, logger=logger, **addresses
+                options.create_connection or ClientConnection, ClientConnection, opened, logger=logger, **addresses
             )
         except BaseException:
             # A logged traceback may keep it alive for long.
@@ -260,27 +228,27 @@ def _open(
 
 
 def _connect_socket(
-    chain: RedirectChain, network: Network, plan: OpeningPlan, deadline: float | None
+    chain: RedirectChain, options: ClientOptions, plan: OpeningPlan, deadline: float | None
 ) -> tuple[ConnectedSocket, dict[str, Any]]:
     """Return a connected socket, and the addresses of its ends if the socket cannot tell them later."""
-    if network.sock is not None:
-        network.sock.setblocking(True)
-        return _take_over(network.sock)
-    if network.path is not None:
-        return _take_over(dial_unix(network.path, deadline=deadline))
-    host, port = network.address(chain.parsed)
+    if options.sock is not None:
+        options.sock.setblocking(True)
+        return _take_over(options.sock)
+    if options.path is not None:
+        return _take_over(dial_unix(options.path, deadline=deadline))
+    host, port = options.address(chain.parsed)
     to = (host, port) if plan.proxy is None else (plan.proxy.host, plan.proxy.port)
     by_socks = plan.proxy is not None and plan.proxy.is_socks
-    if network.local_addr is None and not by_socks:
-        connected = dial_address(*to, deadline=deadline, family=network.family)
+    if options.local_addr is None and not by_socks:
+        connected = dial_address(*to, deadline=deadline, family=options.family)
         if connected is not None:
             return connected, {}
     sock = dial(
         *to,
         deadline=deadline,
-        local_addr=network.local_addr,
-        family=network.family,
-        happy_eyeballs_delay=network.happy_eyeballs_delay,
+        local_addr=options.local_addr,
+        family=options.family,
+        happy_eyeballs_delay=options.happy_eyeballs_delay,
     )
     if plan.proxy is not None and by_socks:
         sock = connect_socks(sock, plan.proxy, host, port, deadline=deadline)

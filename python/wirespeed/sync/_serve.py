@@ -6,18 +6,16 @@ import inspect
 import re
 import socket as socket_module
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from .._lazy import ssl as ssl_module
 from .._net.binding import Place
-from .._options.common import check_count
 from .._options.compression import Deflate
-from .._options.hints import suggesting_names
+from .._options.hints import NoMore, unexpected_argument
 from .._options.server import ServerOptions
 from .._version import SERVER
 from ..datastructures import Request, Response
 from ..tls import TLS
-from ..typing import LoggerLike, Origin, PathLike, Subprotocol
+from ..typing import LoggerLike, Origin, PathLike, Subprotocol, Unpack
 from ._server import Handler, Server, ServerConnection
 
 __all__ = ["serve", "unix_serve"]
@@ -28,17 +26,24 @@ _SelectSubprotocol = Callable[[ServerConnection, Sequence[Subprotocol]], Subprot
 _Create = Callable[..., ServerConnection] | None
 
 
-@suggesting_names("serve")
 def serve(
     handler: Handler,
     host: str | Iterable[str] | None = None,
     port: int | None = None,
     *,
+    # TCP and TLS
+    sock: socket_module.socket | None = None,
+    ssl: TLS | ssl_module.SSLContext | None = None,
+    family: int = 0,
+    flags: int = socket_module.AI_PASSIVE,
+    backlog: int = 4096,
+    reuse_address: bool | None = None,
+    reuse_port: bool | None = None,
     # WebSocket
-    origins: Sequence[Origin | str | re.Pattern[str] | None] | None = None,
     subprotocols: Sequence[Subprotocol | str] | None = None,
-    select_subprotocol: _SelectSubprotocol | None = None,
     compression: Deflate | str | None = "deflate",
+    origins: Sequence[Origin | str | re.Pattern[str] | None] | None = None,
+    select_subprotocol: _SelectSubprotocol | None = None,
     # HTTP
     process_request: _ProcessRequest | None = None,
     process_response: _ProcessResponse | None = None,
@@ -53,18 +58,12 @@ def serve(
     max_fragments: int | None = 4096,
     max_queue: int | tuple[int | None, int | None] | None = 16,
     max_pending: int = 1024,
-    # TCP and TLS
-    ssl: TLS | ssl_module.SSLContext | None = None,
-    sock: socket_module.socket | None = None,
-    family: int = 0,
-    flags: int = socket_module.AI_PASSIVE,
-    backlog: int = 4096,
-    reuse_address: bool | None = None,
-    reuse_port: bool | None = None,
     # Logging
     logger: LoggerLike | None = None,
     # Escape hatch
     create_connection: _Create = None,
+    # Others are errors.
+    **_unknown: Unpack[NoMore],
 ) -> Server:
     """Serve WebSocket connections, each in a thread.
 
@@ -89,14 +88,21 @@ def serve(
         handler: Function that receives the connection.
         host: Name or address to listen on, or several; ``None`` for all interfaces.
         port: Port; ``None`` or 0 to let the system choose.
+        sock: Bound socket to listen on, instead of ``host`` and ``port``. The server closes it.
+        ssl: :class:`wirespeed.TLS` with a certificate (native, fast) or an ``ssl.SSLContext``; ``None`` for no TLS.
+        family: As for :func:`wirespeed.sync.connect`.
+        flags: As for ``socket.getaddrinfo``.
+        backlog: Number of connections that the system keeps until they are accepted.
+        reuse_address: Whether to bind an address that has connections in the state TIME_WAIT; by default on POSIX.
+        reuse_port: Whether several sockets, for example of several processes, may listen on the port.
+        subprotocols: Subprotocols to accept, in order of preference.
+        compression: ``"deflate"`` to accept permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to accept it
+            with other settings, ``None`` for no compression.
         origins: Accepted values of the Origin header: ``str`` for an exact value, patterns of :mod:`re` that must match
             the whole value, ``None`` for a missing header. This protects against web pages of other sites. By default,
             all are accepted.
-        subprotocols: Subprotocols to accept, in order of preference.
-        select_subprotocol: Called with the connection and the list of subprotocols that the client offers; returns
-            one of them or ``None``. It may raise :exc:`NegotiationError`.
-        compression: ``"deflate"`` to accept permessage-deflate (RFC 7692), a :class:`wirespeed.Deflate` to accept it
-            with other settings, ``None`` for no compression.
+        select_subprotocol: Called with the connection and the list of subprotocols that the client offers; returns one
+            of them or ``None``. It may raise :exc:`NegotiationError`.
         process_request: Called with the connection and the request. Returns ``None`` to go on, or a response to send
             instead, such as ``connection.respond(404, "...")``.
         process_response: Called with the connection, the request and the response, which it may change. Returns
@@ -113,13 +119,6 @@ def serve(
             are accepted all the same: above the limit, the server closes a client that was silent for at least a
             second. It selects the address with most pending clients, and of these the one that was silent longest.
             Above 16 times the limit, a second of silence is not required. Complete requests do not count.
-        ssl: :class:`wirespeed.TLS` with a certificate (native, fast) or an ``ssl.SSLContext``; ``None`` for no TLS.
-        sock: Bound socket to listen on, instead of ``host`` and ``port``. The server closes it.
-        family: ``socket.AF_INET`` or ``socket.AF_INET6`` to use only such addresses, 0 for both.
-        flags: As for ``socket.getaddrinfo``.
-        backlog: Number of connections that the system keeps until they are accepted.
-        reuse_address: Whether to bind an address that has connections in the state TIME_WAIT; by default on POSIX.
-        reuse_port: Whether several sockets, for example of several processes, may listen on the port.
         logger: Logger of the server and its connections; by default ``wirespeed.server``.
         create_connection: Subclass of :class:`ServerConnection` to create.
 
@@ -127,24 +126,10 @@ def serve(
         OSError: The server cannot listen on the address.
         TypeError, ValueError: An argument is wrong; the message names it.
     """
-    options = ServerOptions(
-        origins=origins,
-        subprotocols=subprotocols,
-        select_subprotocol=select_subprotocol,
-        compression=compression,
-        process_request=process_request,
-        process_response=process_response,
-        server_header=server_header,
-        open_timeout=open_timeout,
-        ping_interval=ping_interval,
-        ping_timeout=ping_timeout,
-        close_timeout=close_timeout,
-        max_size=max_size,
-        max_fragments=max_fragments,
-        max_queue=max_queue,
-        max_pending=max_pending,
-        logger=logger,
-    )
+    arguments = locals()
+    if _unknown:
+        raise unexpected_argument("serve", _unknown, arguments)
+    options = ServerOptions(arguments)
     place = Place(
         host=host,
         port=port,
@@ -154,50 +139,63 @@ def serve(
         reuse_address=reuse_address,
         reuse_port=reuse_port,
     )
-    return _make(handler, options, place, ssl, backlog, create_connection)
+    return _make(handler, options, place)
 
 
-@suggesting_names("unix_serve")
-def unix_serve(
+def unix_serve(  # noqa: D417 - the others are those of serve
     handler: Handler,
     path: PathLike | None = None,
     *,
+    # TCP and TLS
     sock: socket_module.socket | None = None,
     ssl: TLS | ssl_module.SSLContext | None = None,
-    server_header: str | None = SERVER,
     backlog: int = 4096,
+    # WebSocket
+    subprotocols: Sequence[Subprotocol | str] | None = None,
+    compression: Deflate | str | None = "deflate",
+    origins: Sequence[Origin | str | re.Pattern[str] | None] | None = None,
+    select_subprotocol: _SelectSubprotocol | None = None,
+    # HTTP
+    process_request: _ProcessRequest | None = None,
+    process_response: _ProcessResponse | None = None,
+    server_header: str | None = SERVER,
+    # Timeouts
+    open_timeout: float | None = 10,
+    ping_interval: float | None = 20,
+    ping_timeout: float | None = 20,
+    close_timeout: float | None = 10,
+    # Limits
+    max_size: int | tuple[int | None, int | None] | None = 2**20,
+    max_fragments: int | None = 4096,
+    max_queue: int | tuple[int | None, int | None] | None = 16,
+    max_pending: int = 1024,
+    # Logging
+    logger: LoggerLike | None = None,
+    # Escape hatch
     create_connection: _Create = None,
-    **options: Any,
+    # Others are errors.
+    **_unknown: Unpack[NoMore],
 ) -> Server:
     """Serve WebSocket connections on a Unix socket, for example behind a reverse proxy.
+
+    Other keyword arguments are those of :func:`serve` that do not concern TCP.
 
     Args:
         handler: As for :func:`serve`.
         path: Path of the socket, ``None`` if ``sock`` is given. An unused socket file at the path is replaced.
         sock: Bound Unix socket to listen on. The server closes it.
-        ssl: As for :func:`serve`.
-        server_header: As for :func:`serve`.
-        backlog: As for :func:`serve`.
-        create_connection: As for :func:`serve`.
-        **options: The keyword arguments of :func:`serve` that do not concern TCP.
 
     Raises:
         OSError: The server cannot listen on the path.
         TypeError, ValueError: An argument is wrong; the message names it.
     """
-    checked = ServerOptions.of_unix(server_header=server_header, **options)
-    place = Place(path=path, sock=sock, is_unix=True)
-    return _make(handler, checked, place, ssl, backlog, create_connection)
+    arguments = locals()
+    if _unknown:
+        raise unexpected_argument("unix_serve", _unknown, arguments)
+    return _make(handler, ServerOptions(arguments), Place(path=path, sock=sock, is_unix=True))
 
 
-def _make(
-    handler: Handler,
-    options: ServerOptions,
-    place: Place,
-    ssl: TLS | ssl_module.SSLContext | None,
-    backlog: int,
-    create_connection: _Create,
-) -> Server:
+def _make(handler: Handler, options: ServerOptions, place: Place) -> Server:
     if not callable(handler):
         raise TypeError(f"handler must be a function, not {type(handler).__name__}")
     for name, function in (
@@ -208,7 +206,4 @@ def _make(
     ):
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{name} must not be a coroutine function; those are for wirespeed.serve, on an event loop")
-    if backlog is None:
-        raise TypeError("backlog must be an int, not None")
-    check_count("backlog", backlog)
-    return Server(place, handler, options, ssl=ssl, backlog=backlog, create_connection=create_connection)
+    return Server(place, handler, options)

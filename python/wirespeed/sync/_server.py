@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any
 
 from .._connection import State, construct
-from .._lazy import ssl as ssl_module
 from .._net.binding import EXHAUSTED, RETRY_DELAY, Place
 from .._options.server import ServerOptions, check_close_frame
 from .._server.accept import Accept, AcceptedSocket, AcceptErrors, accepting
@@ -21,7 +20,6 @@ from .._server.log import log_handler_error, log_refusal
 from .._server.negotiate import LINGER_TIMEOUT, negotiation, reception, refuse
 from .._server.server import AcceptedBase, ServerBase
 from ..close_codes import CloseCode
-from ..tls import TLS
 from ..typing import Self
 from ._accept import EVICTION_DELAY, HandshakeLimiter, PendingHandshakes, drop_thread, negotiate, receive_request
 from ._connection import Connection
@@ -71,13 +69,8 @@ class Server(ServerBase):
         place: Place,
         handler: Handler,
         options: ServerOptions,
-        *,
-        ssl: TLS | ssl_module.SSLContext | None,
-        backlog: int,
-        create_connection: Callable[..., ServerConnection] | None,
     ) -> None:
-        super().__init__(handler, options, ssl, create_connection, ServerConnection)
-        self._options = options
+        super().__init__(handler, options, ServerConnection)
         self._listeners = place.bind(
             [
                 socket_module.getaddrinfo(host, place.port, place.family, socket_module.SOCK_STREAM, 0, place.flags)
@@ -87,7 +80,7 @@ class Server(ServerBase):
         self.socket = self._listeners.sockets[0]
         try:
             for sock in self._listeners.sockets:
-                sock.listen(backlog)
+                sock.listen(options.backlog)
             # Wakes the thread in serve_forever.
             self._woken, self._waker = socket_module.socketpair()
         except BaseException:

@@ -182,7 +182,7 @@ impl Load {
                 }
             } else {
                 let payloads = block.messages * block.size as u64;
-                connection.sender.send_half().send_encoded(&block.frames, block.messages, payloads).map_err(text)?;
+                connection.sender.send_half_mut().send_encoded(&block.frames, block.messages, payloads).map_err(text)?;
             }
             bytes += block.frames.len();
             sink.sent += block.messages;
@@ -246,7 +246,7 @@ impl Sink {
     }
 
     fn ask(&mut self, connection: &mut OpenConnection<'_>) -> Result<(), String> {
-        connection.sender.send_half().send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
+        connection.sender.send_half_mut().send_message(MessageKind::Text, REPORT, Some(false)).map_err(text)?;
         self.asked.push_back((self.sent, connection.now));
         Ok(())
     }

@@ -11,7 +11,7 @@ use pyo3::types::PyTuple;
 use wirespeed_driver::accept::{self, BURST, Evicted, Eviction, GRACE, IDLE_TIME};
 
 use crate::opening::connected::has_unread;
-use crate::opening::duration;
+use crate::options::duration;
 
 /// The unit by which clients are counted, for Python code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoPyObject)]

@@ -2,4 +2,3 @@
 
 pub(crate) mod limiter;
 pub(crate) mod pending;
-pub(crate) mod settings;

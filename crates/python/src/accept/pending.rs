@@ -11,12 +11,13 @@ use pyo3::types::PyBytes;
 use wirespeed_driver::Keepalive;
 use wirespeed_driver::accept;
 use wirespeed_driver::opening::Opening as _;
+use wirespeed_driver::protocol::handshake::ServerConfig;
 use wirespeed_driver::tls::{Layer, RustlsLayer};
 
-use super::settings::ServerSettings;
 use crate::addresses::Addresses;
 use crate::handshake::{Handshake, reject};
 use crate::opening::{Opened, Parts};
+use crate::options::NativeServerOptions;
 use crate::ssl_layer::SslLayer;
 use crate::tls::ServerTLS;
 use crate::{errors, headers, ssl_layer};
@@ -25,7 +26,7 @@ use crate::{errors, headers, ssl_layer};
 /// [`accept::PendingHandshake`]. After an error, call `reject` and send the output.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct PendingHandshake {
-    settings: Py<ServerSettings>,
+    options: Py<NativeServerOptions>,
     /// `None` after a panic, which is a bug and ends this handshake only.
     inner: Mutex<Option<accept::PendingHandshake>>,
 }
@@ -33,6 +34,11 @@ pub(crate) struct PendingHandshake {
 impl PendingHandshake {
     fn lock(&self) -> MutexGuard<'_, Option<accept::PendingHandshake>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn config(&self) -> ServerConfig {
+        let options = self.options.get();
+        ServerConfig { deflate: options.deflate, subprotocols: options.subprotocols.clone() }
     }
 
     /// Calls `f`; returns the default value after a panic.
@@ -50,9 +56,9 @@ impl PendingHandshake {
 impl PendingHandshake {
     /// `tls`: whether the client must begin with TLS.
     #[new]
-    #[pyo3(signature = (settings, tls = false))]
-    fn new(settings: Py<ServerSettings>, tls: bool) -> Self {
-        Self { settings, inner: Mutex::new(Some(accept::PendingHandshake::new(tls))) }
+    #[pyo3(signature = (options, tls = false))]
+    fn new(options: Py<NativeServerOptions>, tls: bool) -> Self {
+        Self { options, inner: Mutex::new(Some(accept::PendingHandshake::new(tls))) }
     }
 
     /// Whether the client has sent nothing.
@@ -88,7 +94,7 @@ impl PendingHandshake {
     /// Processes received bytes; empty bytes are the end of the stream. Keeps an error for `check`. Returns whether
     /// to wait for more bytes.
     fn receive(&self, data: &[u8]) -> bool {
-        self.with(|handshake| handshake.receive(data, || self.settings.get().config.clone()))
+        self.with(|handshake| handshake.receive(data, || self.config()))
     }
 
     /// Starts TLS, with a `ServerTLS` or an `ssl.SSLContext`, if the client must begin with it.
@@ -100,13 +106,13 @@ impl PendingHandshake {
             }
             Err(_) => Box::new(SslLayer::server(tls)?),
         };
-        self.with(|handshake| handshake.start_tls(self.settings.get().config.clone(), layer));
+        self.with(|handshake| handshake.start_tls(self.config(), layer));
         Ok(())
     }
 
     /// Discards the request, because the client has disconnected.
     fn lose(&self) {
-        self.with(|handshake| handshake.lose(|| self.settings.get().config.clone()));
+        self.with(|handshake| handshake.lose(|| self.config()));
     }
 
     /// Raises the error of the bytes received so far.
@@ -140,17 +146,11 @@ impl PendingHandshake {
     /// Returns the parts of a connection, which then answers the request.
     fn finish(&self) -> PyResult<Opened> {
         let server = self.with(accept::PendingHandshake::finish).ok_or_else(incomplete)?;
-        let settings = self.settings.get();
-        let keepalive = Keepalive::new(settings.ping_interval, settings.ping_timeout, Instant::now());
-        let (endpoint, handshake) = server.finish(settings.limits, keepalive).ok_or_else(incomplete)?;
+        let options = self.options.get().connection;
+        let keepalive = Keepalive::new(options.ping_interval, options.ping_timeout, Instant::now());
+        let (endpoint, handshake) = server.finish(options.limits, keepalive).ok_or_else(incomplete)?;
         let handshake = Handshake::server(handshake).ok_or_else(incomplete)?;
-        Ok(Opened::new(Parts {
-            endpoint,
-            socket: None,
-            addresses: Addresses::default(),
-            settings: settings.settings,
-            handshake,
-        }))
+        Ok(Opened::new(Parts { endpoint, socket: None, addresses: Addresses::default(), options, handshake }))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -16,7 +16,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use wirespeed_driver::ConnectionDriver;
-use wirespeed_driver::connection::{End, Limits, Watermarks};
+use wirespeed_driver::connection::End;
 use wirespeed_driver::protocol::CloseCode;
 
 use super::gil_mutex::GilMutex;
@@ -31,7 +31,8 @@ use super::state::State;
 use crate::addresses::Addresses;
 use crate::errors::CloseErrorCache;
 use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
-use crate::opening::{Opened, duration};
+use crate::opening::Opened;
+use crate::options::{AsyncOptions, duration};
 use crate::{errors, source, ssl_layer, view};
 
 /// The source of I/O events.
@@ -80,41 +81,27 @@ pub(super) struct Metadata {
     server: Option<Py<PyAny>>,
 }
 
-/// Converts a pair of `max_queue` or `write_limit`, which Python code has checked.
-fn watermarks(pair: (usize, usize)) -> Watermarks {
-    Watermarks::new(pair.0, pair.1)
-}
-
 #[pymethods]
 impl AsyncConnection {
     #[new]
-    #[pyo3(signature = (opened, *, r#loop, logger, queue, write_limit, yield_after, local_address = None, remote_address = None, coalesce = true, listener = None, zero_copy = false, server = None, **_kwargs))]
+    #[pyo3(signature = (opened, *, r#loop, logger, local_address = None, remote_address = None, listener = None, server = None, **_kwargs))]
     #[allow(clippy::too_many_arguments)] // keyword-only, from one caller
     fn new(
         py: Python<'_>,
         opened: &Opened,
         r#loop: &Bound<'_, PyAny>,
         logger: Bound<'_, PyAny>,
-        queue: ((usize, usize), (usize, usize)),
-        write_limit: (usize, usize),
-        yield_after: usize,
         local_address: Option<Bound<'_, PyAny>>,
         remote_address: Option<Bound<'_, PyAny>>,
-        coalesce: bool,
         listener: Option<Bound<'_, PyAny>>,
-        zero_copy: bool,
         server: Option<Bound<'_, PyAny>>,
         _kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let parts = opened.take()?;
-        let limits = Limits {
-            messages: watermarks(queue.0),
-            bytes: watermarks(queue.1),
-            write: watermarks(write_limit),
-            coalesce,
-            yield_after: yield_after.max(1),
-        };
-        let conn = ConnectionDriver::new(parts.endpoint, parts.socket, parts.settings.close_timeout);
+        let options = parts.options.event_loop;
+        let AsyncOptions { limits, zero_copy } =
+            options.ok_or_else(|| PyTypeError::new_err("opened must be from options for an event loop"))?;
+        let conn = ConnectionDriver::new(parts.endpoint, parts.socket, parts.options.settings.close_timeout);
         super::raw::asyncio(py)?; // imported now rather than when a task is woken
         let listener = listener.map(|listener| Listener::new(&listener, zero_copy)).transpose()?;
         let mut state = State::new(conn, limits, listener.as_ref().is_some_and(Listener::takes_messages));

@@ -23,7 +23,8 @@ use crate::addresses::Addresses;
 use crate::asyncio::is_initialized;
 use crate::errors::CloseErrorCache;
 use crate::handshake::{Answer, Handshake, REFUSED_BYTES};
-use crate::opening::{Opened, duration};
+use crate::opening::Opened;
+use crate::options::duration;
 use crate::payload::PyPayload;
 use crate::{errors, source, ssl_layer, view};
 
@@ -169,7 +170,7 @@ impl BlockingConnection {
             detect_green_threads(py)?; // the opening of a client has done this
         }
         Ok(Self {
-            inner: Blocking::new(parts.endpoint, socket, parts.settings),
+            inner: Blocking::new(parts.endpoint, socket, parts.options.settings),
             connecting: AtomicBool::new(parts.handshake.is_pending()),
             handshake: Py::new(py, parts.handshake)?,
             addresses: parts.addresses.with_overrides(local_address, remote_address),

@@ -12,11 +12,12 @@ use wirespeed_driver::socket::Socket;
 use wirespeed_driver::{Keepalive, entropy};
 
 use super::connected::ConnectedSocket;
-use super::{ClientPlan, Opened, Parts, Plan, client_layer, tunnel};
+use super::{ClientPlan, Opened, Parts, client_layer, tunnel};
 use crate::addresses::Addresses;
 use crate::blocking::deadline;
 use crate::blocking::host::{PythonHost, detect_green_threads};
 use crate::handshake::Handshake;
+use crate::options::ConnectionOptions;
 use crate::{errors, ssl_layer};
 
 /// TLS configuration, and the name that the certificate must have.
@@ -29,7 +30,7 @@ type Tunnel = (String, Vec<(String, String)>, Option<String>);
 /// `take_output` for a transport, until `done`, and then `finish`.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ClientOpening {
-    plan: Plan,
+    options: ConnectionOptions,
     inner: Mutex<Option<Inner>>,
 }
 
@@ -48,13 +49,13 @@ impl ClientOpening {
     }
 
     fn opened(&self, client: &mut Client, socket: Option<Socket>) -> PyResult<Opened> {
-        let keepalive = Keepalive::new(self.plan.ping_interval, self.plan.ping_timeout, Instant::now());
+        let keepalive = Keepalive::new(self.options.ping_interval, self.options.ping_timeout, Instant::now());
         let (endpoint, handshake, accepted) = client
-            .finish(self.plan.limits, keepalive)
+            .finish(self.options.limits, keepalive)
             .ok_or_else(|| PyRuntimeError::new_err("the opening handshake is not complete"))?;
         let handshake = Handshake::client(handshake.request(), accepted);
         let addresses = socket.as_ref().map(Addresses::of).unwrap_or_default();
-        Ok(Opened::new(Parts { endpoint, socket, addresses, settings: self.plan.settings, handshake }))
+        Ok(Opened::new(Parts { endpoint, socket, addresses, options: self.options, handshake }))
     }
 }
 
@@ -83,7 +84,7 @@ impl ClientOpening {
             handshake,
         };
         let client = Client::new(plan_of_bytes).map_err(|error| errors::opening(py, error))?;
-        Ok(Self { plan: plan.plan, inner: Mutex::new(Some(Inner { client, carrier: Carrier::default() })) })
+        Ok(Self { options: plan.options, inner: Mutex::new(Some(Inner { client, carrier: Carrier::default() })) })
     }
 
     /// Whether the server has accepted the WebSocket.

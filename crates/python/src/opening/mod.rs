@@ -1,4 +1,4 @@
-//! The opening handshake for Python: converts options and settings, and creates exceptions and connections. The
+//! The opening handshake for Python: converts requests and TLS settings, and creates exceptions and connections. The
 //! protocol work is in `driver::opening`.
 
 #![allow(unsafe_code)] // taking over a file descriptor
@@ -9,15 +9,11 @@ pub(crate) mod connected;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use wirespeed_driver::Endpoint;
-use wirespeed_driver::blocking::Settings;
-use wirespeed_driver::protocol::Limits;
-use wirespeed_driver::protocol::deflate::negotiate;
 use wirespeed_driver::protocol::handshake;
 use wirespeed_driver::protocol::handshake::client::{ClientHandshake, ClientRequest};
 use wirespeed_driver::protocol::handshake::connect::{ConnectHandshake, ConnectRequest};
@@ -27,6 +23,7 @@ use wirespeed_driver::tls::{Layer, RustlsLayer};
 
 use crate::addresses::Addresses;
 use crate::handshake::Handshake;
+use crate::options::{ConnectionOptions, NativeClientOptions, check_request};
 use crate::payload::PyPayload;
 use crate::ssl_layer::SslLayer;
 use crate::tls::ClientTLS;
@@ -57,7 +54,7 @@ pub(crate) struct Parts {
     /// `None` if the opening was made without a socket.
     pub(crate) socket: Option<Socket>,
     pub(crate) addresses: Addresses,
-    pub(crate) settings: Settings,
+    pub(crate) options: ConnectionOptions,
     pub(crate) handshake: Handshake,
 }
 
@@ -106,108 +103,35 @@ impl Opened {
     }
 }
 
-/// The keyword arguments of `connect`, checked by Python code: the request, and the settings of the connection.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct Options {
-    host: String,
-    target: String,
-    origin: Option<String>,
-    subprotocols: Vec<String>,
-    /// `None` disables compression. Otherwise the keyword arguments of `wirespeed.Deflate`.
-    deflate: Option<DeflateOptions>,
-    user_agent: Option<String>,
-    authorization: Option<String>,
-    headers: Vec<(String, String)>,
-    max_size: Option<usize>,
-    max_fragment_size: Option<usize>,
-    max_fragments: Option<u32>,
-    queue_messages: usize,
-    queue_bytes: usize,
-    ping_interval: Option<f64>,
-    ping_timeout: Option<f64>,
-    close_timeout: Option<f64>,
-}
-
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub(crate) struct DeflateOptions {
-    level: u8,
-    memory_level: u8,
-    threshold: usize,
-    server_no_context_takeover: bool,
-    client_no_context_takeover: bool,
-    server_max_window_bits: Option<u8>,
-    client_max_window_bits: Option<u8>,
-}
-
-impl From<DeflateOptions> for negotiate::Config {
-    fn from(options: DeflateOptions) -> Self {
-        Self {
-            level: options.level,
-            memory_level: options.memory_level,
-            threshold: options.threshold,
-            server_no_context_takeover: options.server_no_context_takeover,
-            client_no_context_takeover: options.client_no_context_takeover,
-            server_max_window_bits: options.server_max_window_bits,
-            client_max_window_bits: options.client_max_window_bits,
-        }
-    }
-}
-
-impl Options {
-    fn request(&self, py: Python<'_>, deflate: Option<negotiate::Config>) -> PyResult<ClientRequest> {
-        let mut request = ClientRequest::new(&self.host, &self.target);
-        request.origin.clone_from(&self.origin);
-        request.subprotocols.clone_from(&self.subprotocols);
-        request.deflate = deflate;
-        request.user_agent.clone_from(&self.user_agent);
-        request.authorization.clone_from(&self.authorization);
-        request.headers = headers::from_python(py, self.headers.clone())?;
-        Ok(request)
-    }
-}
-
-/// The settings of the connection, kept until the opening handshake is complete.
-#[derive(Clone, Copy)]
-struct Plan {
-    limits: Limits,
-    settings: Settings,
-    ping_interval: Option<Duration>,
-    ping_timeout: Option<Duration>,
-}
-
-/// The request and the connection settings of a client, checked once for any number of openings.
+/// The request of a client and its options, checked once for any number of openings.
 #[pyclass(frozen, module = "wirespeed._native")]
 pub(crate) struct ClientPlan {
     request: ClientRequest,
-    plan: Plan,
+    options: ConnectionOptions,
 }
 
 #[pymethods]
 impl ClientPlan {
-    /// Raises an exception if the options are invalid.
+    /// Raises an exception if the request is invalid.
     #[new]
-    fn new(py: Python<'_>, options: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let mut options: Options = options.extract()?;
-        let deflate = options.deflate.take().map(negotiate::Config::from);
-        let plan = Plan {
-            limits: Limits {
-                message_size: options.max_size,
-                fragment_size: options.max_fragment_size,
-                fragments: options.max_fragments,
-            },
-            settings: Settings {
-                close_timeout: duration("close_timeout", options.close_timeout)?,
-                queue_messages: options.queue_messages,
-                queue_bytes: options.queue_bytes,
-            },
-            ping_interval: duration("ping_interval", options.ping_interval)?,
-            ping_timeout: duration("ping_timeout", options.ping_timeout)?,
-        };
-        let checked = Self { request: options.request(py, deflate)?, plan };
-        checked.handshake(py, [0; 16])?;
-        Ok(checked)
+    fn new(
+        py: Python<'_>,
+        options: &NativeClientOptions,
+        host: &str,
+        target: &str,
+        authorization: Option<String>,
+        headers: Vec<(String, String)>,
+    ) -> PyResult<Self> {
+        let mut request = options.request.clone();
+        host.clone_into(&mut request.host);
+        target.clone_into(&mut request.target);
+        request.authorization = authorization;
+        request.headers = headers::from_python(py, headers)?;
+        // Everything else was checked with the options, or comes from a URI that was parsed.
+        if !request.headers.is_empty() {
+            check_request(py, &request)?;
+        }
+        Ok(Self { request, options: options.connection })
     }
 }
 
@@ -215,17 +139,6 @@ impl ClientPlan {
     fn handshake(&self, py: Python<'_>, nonce: [u8; 16]) -> PyResult<ClientHandshake> {
         let handshake = ClientHandshake::new(&self.request, nonce, handshake::Limits::default());
         handshake.map_err(|error| errors::handshake(py, &error))
-    }
-}
-
-/// Converts an option in seconds. `None` disables it.
-pub(crate) fn duration(name: &str, seconds: Option<f64>) -> PyResult<Option<Duration>> {
-    match seconds {
-        None => Ok(None),
-        Some(seconds) if seconds.is_nan() || seconds < 0.0 => {
-            Err(PyValueError::new_err(format!("{name} must not be negative: use None to switch it off")))
-        }
-        Some(seconds) => Ok(Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))),
     }
 }
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._net.uri import RedirectChain, cross_origin_headers, parse_uri
-from ..._options.client import Network
+from ..._options.client import ClientOptions
 from ...exceptions import InvalidStatus, SecurityError
 from . import _heads as heads
 from ._settings import MAX_REDIRECTS, additional, check_overrides, check_subprotocols
 
-__all__ = ["Chain", "Connecting", "local_uri", "network_with_chain"]
+__all__ = ["Chain", "Connecting", "local_uri", "options_with_chain"]
 
 
 class Chain(RedirectChain):
@@ -75,6 +75,9 @@ class Chain(RedirectChain):
             headers = cross_origin_headers(headers)
         self.uri, self.parsed, self.headers = to, parsed, headers
         self._connecting.uri, self._connecting.ws_uri = to, heads.websocket_uri(to)
+
+
+_Options = TypeVar("_Options", bound=ClientOptions)
 
 
 class Connecting:
@@ -149,19 +152,17 @@ class Connecting:
         return delay
 
 
-def network_with_chain(chain: Chain, network: dict[str, Any]) -> Network:
-    """Return the network arguments for connecting, with redirects as in websockets.
+def options_with_chain(kind: type[_Options], chain: Chain, options: dict[str, Any]) -> _Options:
+    """Return the options for connecting, with redirects as in websockets.
 
     Args:
+        kind: The class of the options.
         chain: The redirect chain to use.
-        network: Keyword arguments of ``Network``.
+        options: The options.
     """
-
-    class Redirecting(Network):
-        def chain(self, uri: str, headers: Any) -> RedirectChain:
-            return chain
-
-    return Redirecting(**network)
+    made = kind({"additional_headers": chain.headers, **options})
+    vars(made)["chain"] = lambda uri, headers: chain
+    return made
 
 
 def local_uri(uri: str | None, kwargs: dict[str, Any]) -> str:

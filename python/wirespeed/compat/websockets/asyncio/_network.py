@@ -40,7 +40,7 @@ def check_limits(kwargs: dict[str, Any], prefix: str = "") -> None:
 
 
 async def client_network(uri: Any, proxy: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of a ``Network``.
+    """Return the options that tell how to reach the server.
 
     Args:
         uri: The parts of the URI.

@@ -7,13 +7,12 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from ...._options.client import checked_async_options
-from ....asyncio._client import connect as _connect
+from ....asyncio._client import Connecting as _Connecting
+from ....asyncio._client import ReconnectingOptions
 from ....asyncio._connection import ClientConnection as _ClientConnection
-from ....asyncio._reconnect import Policy
 from ....typing import LoggerLike, Origin, PathLike, Subprotocol
 from .. import _heads as heads
-from .._client import Chain, Connecting, local_uri, network_with_chain
+from .._client import Chain, Connecting, local_uri, options_with_chain
 from .._installed import private
 from .._settings import MAX_FRAGMENTS, not_negative
 from .._views import ProtocolView
@@ -123,18 +122,10 @@ class connect(Connecting):  # noqa: N801 - as websockets
         """Connect once."""
         network = await client_network(self.ws_uri, self.proxy, self.create_connection_kwargs)
         chain = self._chain()
-
-        opening = _connect.__new__(_connect)
+        arguments = {**network, **self._all_options(), "create_connection": self._make}
         try:
-            opening._set_up(
-                self.uri,
-                chain.headers,
-                network_with_chain(chain, network),
-                checked_async_options(**self._all_options()),
-                Policy(),
-                self._make,
-            )
-            return await opening  # type: ignore[return-value]
+            options = options_with_chain(ReconnectingOptions, chain, arguments)
+            return await _Connecting(self.uri, options)  # type: ignore[return-value]
         except asyncio.TimeoutError as exc:
             raise TimeoutError("timed out during opening handshake") from exc
         except Exception as exc:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from ...._options.client import checked_options
-from ....sync._client import _connect
+from ...._options.client import ClientOptions
+from ....sync._client import open_connection
 from ....sync._connection import ClientConnection as _ClientConnection
 from ....sync._dial import dial
 from ....typing import LoggerLike, Origin, PathLike, Subprotocol
 from .. import _heads as heads
-from .._client import Chain, Connecting, local_uri, network_with_chain
+from .._client import Chain, Connecting, local_uri, options_with_chain
 from .._installed import private
 from .._settings import MAX_FRAGMENTS, not_negative, reject
 from .._views import ProtocolView
@@ -148,17 +148,11 @@ class reconnect(Connecting):  # noqa: N801 - as websockets
 
     def connect(self) -> ClientConnection:
         """Connect once."""
-        network = self._network()
+        arguments = {**self._network(), **self._all_options(), "create_connection": self._make}
         chain = self._chain()
-
         try:
-            connection: ClientConnection = _connect(  # type: ignore[assignment]
-                self.uri,
-                chain.headers,
-                network_with_chain(chain, network),
-                checked_options(**self._all_options()),
-                self._make,
-            )
+            options = options_with_chain(ClientOptions, chain, arguments)
+            connection: ClientConnection = open_connection(self.uri, options)  # type: ignore[assignment]
         except Exception as exc:
             heads.adapt(exc)
             raise
