@@ -182,7 +182,11 @@ impl Load {
                 }
             } else {
                 let payloads = block.messages * block.size as u64;
-                connection.sender.send_half_mut().send_encoded(&block.frames, block.messages, payloads).map_err(text)?;
+                connection
+                    .sender
+                    .send_half_mut()
+                    .send_encoded(&block.frames, block.messages, payloads)
+                    .map_err(text)?;
             }
             bytes += block.frames.len();
             sink.sent += block.messages;
