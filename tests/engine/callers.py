@@ -21,7 +21,8 @@ OTHER_SECRET = "another secret of thirty-two bytes or so"
 
 def dial(engine: Engine, path: str, **options: Any) -> ClientConnection:
     host, port = engine.addresses[0]
-    return connect(f"ws://{host}:{port}{path}", proxy=None, **{"compression": None, **options})
+    options.setdefault("compression", None)
+    return connect(f"ws://{host}:{port}{path}", proxy=None, **options)
 
 
 def status(engine: Engine, path: str, **options: Any) -> int:

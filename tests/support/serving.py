@@ -74,7 +74,8 @@ def serve(
     assert IS_WIRESPEED
     import wirespeed
 
-    return wirespeed.serve(handler, host, port, **{"io_backend": setting.io_backend, **options})
+    options.setdefault("io_backend", setting.io_backend)
+    return wirespeed.serve(handler, host, port, **options)
 
 
 def small_sends() -> socket.socket:

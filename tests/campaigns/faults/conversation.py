@@ -80,6 +80,7 @@ class Subject(Protocol):
 
     async def ending(self) -> tuple[int | None, bool]:
         """Returns the close code, and whether the end was reported as a clean one."""
+        ...
 
     async def forget(self) -> None:
         """Drops the connection when it is time."""

@@ -163,7 +163,8 @@ def points(more_than: int = -1) -> Callable[[Callable[..., Awaitable[None]]], Ca
 
 
 def connecting(setting: Setting, uri: str, **options: Any) -> Any:
-    return wirespeed.connect(uri, **{"io_backend": setting.io_backend, "proxy": None, "ping_interval": None, **options})
+    options = {"io_backend": setting.io_backend, "proxy": None, "ping_interval": None, **options}
+    return wirespeed.connect(uri, **options)
 
 
 async def still_open(ws: Any) -> None:

@@ -33,7 +33,8 @@ MOST = 20.0
 
 
 def dial(setting: Setting, uri: str, **options: Any) -> Any:
-    return wirespeed.connect(uri, **{"proxy": None, "ping_interval": None, "io_backend": setting.io_backend, **options})
+    options = {"proxy": None, "ping_interval": None, "io_backend": setting.io_backend, **options}
+    return wirespeed.connect(uri, **options)
 
 
 async def exchange(connection: ClientConnection) -> None:

@@ -25,7 +25,8 @@ TEXT = "a message " * 500
 
 
 def dial(uri: str, **options: Any) -> ClientConnection:
-    return connect(uri, **{"proxy": None, "ping_interval": None, **options})
+    options = {"proxy": None, "ping_interval": None, **options}
+    return connect(uri, **options)
 
 
 def exchange(connection: ClientConnection) -> None:
