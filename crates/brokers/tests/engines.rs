@@ -132,9 +132,9 @@ fn engine_starts_and_closes_its_broker_client() {
         Config { listen: vec![Listen { at, tls: None }], workers: 1, broker: Some(broker_config), ..Config::default() };
     let engine = Engine::start(config).unwrap();
     let published = engine.publish_everywhere(&topic("t"), MessageKind::Text, b"x", None, None).unwrap();
-    assert_eq!((published.count, published.took), (0, EnqueueResult::Yes));
+    assert_eq!((published.count, published.broker), (0, EnqueueResult::Yes));
     let reserved = engine.publish_everywhere(&topic("_wirespeed.x"), MessageKind::Text, b"x", None, None).unwrap();
-    assert_eq!(reserved.took, EnqueueResult::Local);
+    assert_eq!(reserved.broker, EnqueueResult::Local);
     engine.stop().unwrap();
     assert_eq!(engine.broker().unwrap().status().state, State::Closed);
 }

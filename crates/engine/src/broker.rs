@@ -257,7 +257,7 @@ pub struct Published {
     /// Whether there is room for more messages.
     pub room: bool,
     /// Whether the message goes to other engines.
-    pub took: EnqueueResult,
+    pub broker: EnqueueResult,
 }
 
 /// Passes a message to the broker, if there is one and the topic is not reserved.

@@ -401,14 +401,14 @@ impl Engine {
                 .check_broker(message.payload().len())
                 .and_then(|()| fan_out.publish(&self.registry, &topic, message, None, key).map_err(Refusal::from));
             let done = done.map_err(|refusal| (index, refusal))?;
-            let all = all.get_or_insert(Published { count: 0, room: true, took: EnqueueResult::Yes });
+            let all = all.get_or_insert(Published { count: 0, room: true, broker: EnqueueResult::Yes });
             all.count += done.count;
             all.room &= done.room;
-            if done.took != EnqueueResult::Yes {
-                all.took = done.took;
+            if done.broker != EnqueueResult::Yes {
+                all.broker = done.broker;
             }
         }
-        Ok(all.unwrap_or(Published { count: 0, room: true, took: EnqueueResult::Local }))
+        Ok(all.unwrap_or(Published { count: 0, room: true, broker: EnqueueResult::Local }))
     }
 
     /// Returns the open sessions of all workers and roles, the newest first.

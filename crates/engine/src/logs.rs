@@ -68,39 +68,39 @@ pub enum Cause {
     /// The application has taken no events for some time.
     EventsLate,
     /// A state of the broker.
-    Broker(Trouble),
+    Broker(BrokerEvent),
 }
 
 /// A problem with a broker, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum BrokerEvent {
     /// The connection is lost.
-    Away,
+    Disconnected,
     /// The connection is established again.
-    Back,
+    Connected,
     /// Messages of this engine are refused.
     Refusing,
     /// Messages are accepted again.
-    Taking,
+    Accepting,
     /// A subscription is denied or not supported.
     Denied,
     /// Messages of this engine are unconfirmed, or messages of other engines were lost.
-    Missing,
+    MessagesLost,
 }
 
-impl Trouble {
+impl BrokerEvent {
     const COUNT: usize = 6;
 
     const fn level(self) -> Level {
         match self {
-            Self::Away | Self::Refusing | Self::Denied | Self::Missing => Level::Warning,
-            Self::Back | Self::Taking => Level::Info,
+            Self::Disconnected | Self::Refusing | Self::Denied | Self::MessagesLost => Level::Warning,
+            Self::Connected | Self::Accepting => Level::Info,
         }
     }
 }
 
 impl Cause {
-    const COUNT: usize = Reason::COUNT + 14 + Denied::NAMES.len() + Trouble::COUNT;
+    const COUNT: usize = Reason::COUNT + 14 + Denied::NAMES.len() + BrokerEvent::COUNT;
 
     const fn index(self) -> usize {
         match self {
@@ -120,7 +120,7 @@ impl Cause {
             Self::WorkerEnded => Reason::COUNT + 12,
             Self::OperatorTokenMissing => Reason::COUNT + 13,
             Self::Token(kind) => Reason::COUNT + 14 + kind,
-            Self::Broker(trouble) => Reason::COUNT + 14 + Denied::NAMES.len() + trouble as usize,
+            Self::Broker(event) => Reason::COUNT + 14 + Denied::NAMES.len() + event as usize,
         }
     }
 
@@ -134,7 +134,7 @@ impl Cause {
             | Self::EventsFull
             | Self::OperatorToken
             | Self::HandoffFailed => Level::Warning,
-            Self::Broker(trouble) => trouble.level(),
+            Self::Broker(event) => event.level(),
             Self::Handshake(Reason::Panic)
             | Self::AcceptPause
             | Self::Panic

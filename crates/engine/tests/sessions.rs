@@ -55,7 +55,7 @@ fn many_messages_are_sent_in_one_call() {
     }
     let items = (0..1000).map(|number| item(&format!("prices.{}", number % 3), &number.to_string()));
     let done = engine.publish_many(items.chain([item("nobody", "x")])).unwrap();
-    assert_eq!((done.count, done.took), (4000, EnqueueResult::Local));
+    assert_eq!((done.count, done.broker), (4000, EnqueueResult::Local));
     for client in &mut clients {
         assert!((0..1000).all(|number| client.receive_text() == number.to_string()));
     }

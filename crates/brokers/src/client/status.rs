@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use wirespeed_engine::broker::{Notice, State};
 use wirespeed_engine::lock as locked;
-use wirespeed_engine::logs::{Cause, Logs, Trouble};
+use wirespeed_engine::logs::{BrokerEvent, Cause, Logs};
 
 use super::{Notices, Shared};
 use crate::address::Kind;
@@ -32,7 +32,7 @@ impl Shared {
             }
             if let Some(since) = notices.outage_since.take() {
                 let seconds = since.elapsed().as_secs_f64();
-                self.log(Trouble::Back, || format!("connected, after {seconds:.1} s"));
+                self.log(BrokerEvent::Connected, || format!("connected, after {seconds:.1} s"));
             }
         }
         self.notify(Notice::Connected);
@@ -81,7 +81,7 @@ impl Shared {
     fn begin_outage(&self, notices: &mut Notices, reason: &str) {
         if notices.outage_since.is_none() {
             notices.outage_since = Some(Instant::now());
-            self.log(Trouble::Away, || format!("no connection, which is tried again: {reason}"));
+            self.log(BrokerEvent::Disconnected, || format!("no connection, which is tried again: {reason}"));
         }
     }
 
@@ -100,7 +100,7 @@ impl Shared {
                 continue; // the last record already counts it
             }
             let why = self.refusal_reason();
-            self.log(Trouble::Refusing, || format!("messages do not reach other engines: {why}"));
+            self.log(BrokerEvent::Refusing, || format!("messages do not reach other engines: {why}"));
             loop {
                 tokio::time::sleep(RECOVERY_PERIOD).await;
                 let before = std::mem::replace(&mut count, self.refused_or_dropped());
@@ -109,7 +109,7 @@ impl Shared {
                 }
             }
             let lost = count - std::mem::replace(&mut logged, count);
-            self.log(Trouble::Taking, || {
+            self.log(BrokerEvent::Accepting, || {
                 format!("messages are taken again; {lost} were refused or dropped, and do not reach other engines")
             });
         }
@@ -130,9 +130,9 @@ impl Shared {
 
     /// Logs a text, which must not contain credentials. The text includes patterns from clients and answers from
     /// brokers, so control characters, which could forge lines, are replaced.
-    fn log(&self, trouble: Trouble, text: impl FnOnce() -> String) {
+    fn log(&self, event: BrokerEvent, text: impl FnOnce() -> String) {
         let line = || format!("broker {}: {}", self.address, text()).replace(char::is_control, " ");
-        self.logs.note(Cause::Broker(trouble), Instant::now(), line);
+        self.logs.note(Cause::Broker(event), Instant::now(), line);
     }
 
     pub(crate) fn logs(&self) -> &Arc<Logs> {
@@ -141,20 +141,20 @@ impl Shared {
 
     pub(crate) fn notify(&self, notice: Notice) {
         match &notice {
-            Notice::Lost(count) => {
-                self.log(Trouble::Missing, || format!("{count} messages of other engines or publishers did not come"))
-            }
-            Notice::Unconfirmed(count) => self.log(Trouble::Missing, || {
+            Notice::Lost(count) => self.log(BrokerEvent::MessagesLost, || {
+                format!("{count} messages of other engines or publishers did not come")
+            }),
+            Notice::Unconfirmed(count) => self.log(BrokerEvent::MessagesLost, || {
                 let why = match self.address.kind {
                     Kind::Nats => "the connection ended, or NATS denied one of them",
                     _ => "the connection ended",
                 };
                 format!("{count} messages may not have reached it: {why}")
             }),
-            Notice::Unsupported(pattern) => self.log(Trouble::Denied, || {
+            Notice::Unsupported(pattern) => self.log(BrokerEvent::Denied, || {
                 format!("it has no wildcards: sessions that subscribe to {pattern} get nothing of other engines")
             }),
-            Notice::Denied { pattern, reason } => self.log(Trouble::Denied, || {
+            Notice::Denied { pattern, reason } => self.log(BrokerEvent::Denied, || {
                 format!("it denies the subscription to {pattern}, which is tried again: {reason}")
             }),
             // `begin_outage` and `log_refusals` log the start and the end of the others.

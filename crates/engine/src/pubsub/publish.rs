@@ -107,8 +107,8 @@ impl<'a> FanOut<'a> {
             return Err(Refused::Closed);
         }
         let (kind, payload) = (message.kind(), message.payload());
-        let took = broker::forward(&self.shared.broker, topic, Message { kind, payload, key: key.as_deref() });
-        Ok(Published { count, room: has_capacity, took })
+        let forwarded = broker::forward(&self.shared.broker, topic, Message { kind, payload, key: key.as_deref() });
+        Ok(Published { count, room: has_capacity, broker: forwarded })
     }
 }
 

@@ -344,7 +344,7 @@ impl NativeEngine {
             engine.publish_everywhere(&topic, kind, bytes, except, key.map(Arc::from))
         })?
         .map_err(|refusal| refused_by_engine(message.py(), refusal))?;
-        broker::published(message.py(), published.count, published.took == EnqueueResult::Yes)
+        broker::published(message.py(), published.count, published.broker == EnqueueResult::Yes)
     }
 
     /// Publishes the items of an iterable.

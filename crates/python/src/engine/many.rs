@@ -61,7 +61,7 @@ pub(super) fn publish(engine: &Engine, items: &Bound<'_, PyAny>, text: Option<bo
                 (Err(error), _) => return Err(error),
             };
             count += published.count;
-            forwarded &= published.took == EnqueueResult::Yes;
+            forwarded &= published.broker == EnqueueResult::Yes;
             before += len;
         }
         if let Some(end) = end {
