@@ -21,7 +21,7 @@ from ..datastructures import Headers, HeadersLike
 from ..exceptions import InvalidHeader
 from ..tls import TLS
 from ..typing import LoggerLike, PathLike
-from .common import QUEUE_BYTES, check_io_backend, check_logger, check_type
+from .common import QUEUE_BYTES, OptionsBase, check_io_backend, check_logger, check_type
 from .hints import unexpected_argument
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ _CACHE: dict[tuple[object, ...], Any] = {}
 _MAX_CACHED = 32
 
 
-class ClientOptions:
+class ClientOptions(OptionsBase):
     """The options of the blocking ``connect`` and ``unix_connect``, as attributes with the same names.
 
     Args:
-        options: The options by name, a dict that becomes a part of this object; others have their defaults.
+        options: The options by name; others have their defaults.
 
     Attributes:
         unix: Whether the socket is a Unix socket.
@@ -91,10 +91,12 @@ class ClientOptions:
     unix: bool = False
     path: PathLike | None = None
     _on_event_loop = False
+    # The last URI without headers, and its request: most programs connect to one URI.
+    _kept_request: tuple[WebSocketURI, ClientPlan] | None = None
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
         # Programs open many connections, most of them with none of these options.
-        self.__dict__ = options
+        super().__init__(options)
         if not (
             self.sock is None
             and self.ssl is None
@@ -133,7 +135,7 @@ class ClientOptions:
         if made is None:
             if unknown := [name for name in options if name not in known.__annotations__]:
                 raise unexpected_argument(function, unknown, known.__annotations__)
-            made = cls({**options})
+            made = cls(options)
             if key is not None:
                 if len(_CACHE) >= _MAX_CACHED:
                     _CACHE.clear()
@@ -174,12 +176,19 @@ class ClientOptions:
         Raises:
             TypeError, ValueError: The request is not valid.
         """
+        kept = self._kept_request
+        if headers is None and kept is not None and kept[0] is uri:
+            return kept[1]
         authorization = None
         # RFC 7617: send user information of the URI as Basic authentication, unless there is an Authorization header.
         if uri.user_info is not None and (headers is None or "Authorization" not in headers):
             authorization = basic_authorization(*uri.user_info)
         fields = [] if headers is None else list(headers.raw_items())
-        return ClientPlan(self.native, uri.host_header, uri.resource_name, authorization, fields)
+        request = ClientPlan(self.native, uri.host_header, uri.resource_name, authorization, fields)
+        # Queries and user information may contain secrets, so they are not kept after the attempt.
+        if headers is None and not uri.query and uri.user_info is None:
+            self._kept_request = uri, request
+        return request
 
     def address(self, uri: WebSocketURI) -> tuple[str, int]:
         """Return host and port to connect to, directly or through a proxy.
@@ -212,7 +221,7 @@ class AsyncClientOptions(ClientOptions):
     """The options of the asyncio ``connect`` and ``unix_connect``, except those that concern reconnecting.
 
     Args:
-        options: The options by name, a dict that becomes a part of this object; others have their defaults.
+        options: The options by name; others have their defaults.
 
     Raises:
         TypeError: An option has a wrong type.
@@ -231,7 +240,7 @@ class AsyncClientOptions(ClientOptions):
 
     _on_event_loop = True
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
         if self.io_backend is not None:
             check_io_backend(self.io_backend)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-__all__ = ["QUEUE_BYTES", "check_io_backend", "check_logger", "check_subprotocols", "check_type", "bounded"]
+__all__ = [
+    "QUEUE_BYTES",
+    "check_io_backend",
+    "check_logger",
+    "check_subprotocols",
+    "check_type",
+    "bounded",
+    "OptionsBase",
+]
 
 QUEUE_BYTES = 4 * 2**20
 """Default limit in bytes for received messages that wait for the application: the size of the socket buffers of one
@@ -17,6 +25,23 @@ connection on common systems."""
 _LONGEST_TIMEOUT = 21 * 86400.0
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+class OptionsBase:
+    """Options, as attributes with the same names. A subclass declares them with annotations and default values.
+
+    Args:
+        options: The options by name; others have their defaults.
+    """
+
+    _defaults: ClassVar[dict[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls._defaults = {**cls._defaults, **{name: getattr(cls, name) for name in cls.__annotations__}}
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        # Also the defaults: attributes of an instance are found faster than those of its class.
+        self.__dict__.update(self._defaults, **options)
 
 
 def check_type(name: str, value: object, expected: type | tuple[type, ...], description: str) -> None:

@@ -7,7 +7,7 @@ import functools
 import logging
 import re
 import socket as socket_module
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._lazy import ssl as ssl_module
@@ -17,7 +17,7 @@ from ..datastructures import Headers
 from ..exceptions import InvalidHeader, InvalidOrigin, ProtocolError
 from ..tls import TLS
 from ..typing import LoggerLike
-from .common import QUEUE_BYTES, check_io_backend, check_logger, check_type
+from .common import QUEUE_BYTES, OptionsBase, check_io_backend, check_logger, check_type
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -36,11 +36,11 @@ __all__ = [
 ]
 
 
-class ServerOptions:
+class ServerOptions(OptionsBase):
     """The options of the blocking ``serve`` and ``unix_serve``, as attributes with the same names.
 
     Args:
-        options: The options by name, a dict that becomes a part of this object; others have their defaults.
+        options: The options by name; others have their defaults.
 
     Attributes:
         native: The options in native form.
@@ -79,8 +79,8 @@ class ServerOptions:
 
     _on_event_loop = False
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.__dict__ = options
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
         if self.origins is not None:
             _check_origins(self.origins)
         for name in ("select_subprotocol", "process_request", "process_response"):
@@ -162,7 +162,7 @@ class AsyncServerOptions(ServerOptions):
     """The options of the asyncio ``serve`` and ``unix_serve``.
 
     Args:
-        options: The options by name, a dict that becomes a part of this object; others have their defaults.
+        options: The options by name; others have their defaults.
 
     Raises:
         TypeError: An option has a wrong type.
@@ -182,7 +182,7 @@ class AsyncServerOptions(ServerOptions):
 
     _on_event_loop = True
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
         check_io_backend(self.io_backend)
         if self.listener is not None and not callable(self.listener):
