@@ -1,7 +1,7 @@
 """The dependency rules between crates and packages, and the modules that may have unsafe code.
 
     protocol <- driver <- engine, bench <- python        Rust crates, by Cargo.toml and by source
-    _net, _connection <- _options <- _handshake <- _server <- asyncio, sync <- asgi, cli, compat     Python
+    _net, _connection <- _options <- _server <- asyncio, sync <- asgi, cli, compat     Python
     public names <- tests, examples, conformance, bench, interop
 
 The other half of the first rule, that crates/protocol needs nothing of a host, is scripts/check-no-host.sh.
@@ -275,8 +275,7 @@ INNER = {
     "_net": set(),
     "_connection": set(),
     "_options": {"_net", "_connection"},
-    "_handshake": {"_net", "_connection", "_options"},
-    "_server": {"_net", "_connection", "_options", "_handshake"},
+    "_server": {"_net", "_connection", "_options"},
 }
 """The packages and modules that threads and event loops share, and those that each may know."""
 
@@ -465,7 +464,7 @@ TESTED_INSIDE = {
     "tests/test_race.py": {"_net.addresses"},
     "tests/test_redaction.py": {"_redaction"},
     "tests/test_redirects.py": {"_net.uri"},
-    "tests/test_responses.py": {"_handshake.responses"},
+    "tests/test_responses.py": {"_server.responses"},
     "tests/test_log_throttle.py": {"_server.log"},
     "tests/asyncio/test_started_tasks.py": {"asyncio._tasks"},
     "tests/test_uri.py": {"_net.uri"},

@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from .._connection import State
-from .._handshake.responses import common_fields, plain_response
 from .._native import Handshake, Opened, ServerTLS, accept_key
 from .._options.server import ServerOptions
 from ..datastructures import Headers, Response
@@ -24,6 +23,7 @@ from ..exceptions import (
 )
 from .accept import AcceptedSocket, HandshakeLimiterBase
 from .log import ThrottledLog, log_hint, log_hook_error
+from .responses import common_fields, plain_response
 
 __all__ = ["LINGER_TIMEOUT", "Refusal", "answer", "negotiation", "reception", "refuse"]
 

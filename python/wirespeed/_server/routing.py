@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from .._handshake.responses import plain_response
 from ..datastructures import MultipleValuesError, Request, Response
+from .responses import plain_response
 
 # A werkzeug.routing.Map. Type checkers of this package do not need werkzeug.
 Map: TypeAlias = Any

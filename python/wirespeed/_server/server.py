@@ -10,7 +10,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from .._connection import AcceptedStatus, address_text
-from .._handshake.responses import plain_response
 from .._lazy import ssl as ssl_module
 from .._native import PendingHandshake
 from .._net.binding import Listeners
@@ -20,6 +19,7 @@ from ..tls import TLS
 from ..typing import StatusLike
 from .accept import AcceptedSocket, HandshakeLimiterBase
 from .log import log_handshake_error
+from .responses import plain_response
 
 __all__ = ["AcceptedBase", "ServerBase", "check_async_handler", "not_awaitable"]
 

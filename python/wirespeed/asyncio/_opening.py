@@ -15,7 +15,6 @@ import os
 import socket
 from typing import Any, NamedTuple, cast
 
-from .._handshake.plan import BODY_TIMEOUT, OpeningPlan, opening_timeout, plan_opening
 from .._native import ClientOpening, ClientPlan, ConnectedSocket
 from .._net.addresses import (
     HAPPY_EYEBALLS_DELAY,
@@ -37,6 +36,7 @@ from .._net.addresses import (
 from .._net.proxy import Proxy, socks_error, socks_missing, socks_timeout, socks_type
 from .._net.uri import RedirectChain
 from .._options.client import ClientOptions
+from .._options.plan import BODY_TIMEOUT, OpeningPlan, opening_timeout, plan_opening
 from ..exceptions import InvalidStatus
 from ._sockets import abandon, receive, send_all, until_ready, watches_descriptors
 from ._tasks import Deadline

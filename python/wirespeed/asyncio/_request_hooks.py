@@ -7,7 +7,7 @@ import ssl as ssl_module
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal
 
-from .._handshake.credentials import check_arguments, checked_result, parse_authorization, unauthorized
+from .._server.credentials import check_arguments, checked_result, parse_authorization, unauthorized
 from .._server.routing import RouterBase
 from ..datastructures import Request, Response
 from ..tls import TLS

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict
 
 from .._connection import HandshakeSummary, construct
-from .._handshake.plan import OpeningPlan, plan_opening
 from .._lazy import ssl as ssl_module
 from .._native import ConnectedSocket
 from .._net.addresses import socket_addresses
@@ -17,6 +16,7 @@ from .._net.uri import RedirectChain
 from .._options.client import ClientOptions, check_headers
 from .._options.compression import Deflate
 from .._options.hints import NoMore, signature, unexpected_argument
+from .._options.plan import OpeningPlan, plan_opening
 from .._version import USER_AGENT
 from ..datastructures import HeadersLike
 from ..exceptions import InvalidStatus

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from .._handshake.credentials import (
+from .._lazy import ssl as ssl_module
+from .._server.credentials import (
     check_arguments,
     checked_result,
     parse_authorization,
     refuse_coroutine_function,
     unauthorized,
 )
-from .._lazy import ssl as ssl_module
 from .._server.routing import RouterBase
 from ..datastructures import Request, Response
 from ..tls import TLS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from ..._handshake.credentials import parse_authorization, unauthorized
+from ..._server.credentials import parse_authorization, unauthorized
 from ...datastructures import Headers
 from ...exceptions import InvalidHeaderValue
 from ._installed import Names

@@ -1,4 +1,4 @@
-"""Builds the HTTP responses of servers, with the fields that all of them have."""
+"""Builds the HTTP responses of servers. Every server imports it, so it imports little itself."""
 
 from __future__ import annotations
 

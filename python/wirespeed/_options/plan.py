@@ -11,8 +11,8 @@ from .._lazy import ssl as ssl_module
 from .._native import ClientOpening, ClientPlan, ClientTLS
 from .._net.proxy import Proxy, get_proxy, socks_type, tunnel_request
 from .._net.uri import RedirectChain, WebSocketURI
-from .._options.client import ClientOptions, native_tls
 from ..tls import TLS, choose_ssl
+from .client import ClientOptions, native_tls
 
 if TYPE_CHECKING:
     _TLS = tuple[ClientTLS | ssl_module.SSLContext, str | None]
