@@ -318,10 +318,7 @@ class HandshakeLimiterBase:
             while evicted:
                 key, same_origin = evicted.pop(0)
                 address, drop, _ = self._clients.pop(key)
-                text = (
-                    "closed a client whose opening handshake did not go on, for others (max_pending=%d): %s, one of %d"
-                )
-                self.count(self, logging.WARNING, text, self._limit, _host_of(address), same_origin)
+                self.count(self, logging.WARNING, _EVICTED, self._limit, _host_of(address), same_origin)
                 delay = drop() or 0.0
         finally:
             if evicted:

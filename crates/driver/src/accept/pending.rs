@@ -78,12 +78,6 @@ impl PendingHandshake {
         self.receive(&[], config);
     }
 
-    /// Returns whether TLS has to be started.
-    #[must_use]
-    pub fn awaits_tls(&self) -> bool {
-        self.record.is_some()
-    }
-
     /// Returns whether the client has sent nothing.
     #[must_use]
     pub fn is_silent(&self) -> bool {
