@@ -18,7 +18,7 @@ use wirespeed_driver::source::Source;
 
 use super::deadline;
 use super::host::{PythonHost, detect_green_threads};
-use super::ping::Ping;
+use super::ping::{Ping, PongData};
 use crate::addresses::Addresses;
 use crate::asyncio::is_initialized;
 use crate::errors::CloseErrorCache;
@@ -28,7 +28,7 @@ use crate::options::duration;
 use crate::payload::PyPayload;
 use crate::{errors, source, ssl_layer, view};
 
-/// How long a client may take to read a refusal, as `LINGER` in `_handshake/negotiation.py`.
+/// How long a client may take to read a refusal, as `LINGER_TIMEOUT` in `_server/negotiate.py`.
 const REFUSED_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A WebSocket connection for blocking threads. Base of `wirespeed.sync.ClientConnection`.
@@ -43,20 +43,6 @@ pub(crate) struct BlockingConnection {
     interrupt_raised: AtomicBool,
     /// Not visited by the garbage collector: it refers to no object that could be part of a cycle.
     close_errors: CloseErrorCache,
-}
-
-/// The argument of `pong`, where `None` is not a valid value.
-enum PongData<'py> {
-    Empty,
-    Value(Bound<'py, PyAny>),
-}
-
-impl<'a, 'py> FromPyObject<'a, 'py> for PongData<'py> {
-    type Error = std::convert::Infallible;
-
-    fn extract(object: Borrowed<'a, 'py, PyAny>) -> std::result::Result<Self, Self::Error> {
-        Ok(Self::Value(object.to_owned()))
-    }
 }
 
 type Result<T> = std::result::Result<T, Error<PyErr>>;

@@ -1,4 +1,4 @@
-//! The return value of `ping()`.
+//! The return value of `ping()`, and the argument of `pong()`.
 
 use std::sync::Arc;
 
@@ -43,5 +43,19 @@ impl Ping {
     #[getter]
     fn latency(&self) -> Option<f64> {
         self.ticket.outcome()?.ok().map(|latency| latency.as_secs_f64())
+    }
+}
+
+/// The argument of `pong`, where `None` is not a valid value.
+pub(super) enum PongData<'py> {
+    Empty,
+    Value(Bound<'py, PyAny>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for PongData<'py> {
+    type Error = std::convert::Infallible;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> Result<Self, Self::Error> {
+        Ok(Self::Value(object.to_owned()))
     }
 }
